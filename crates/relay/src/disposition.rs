@@ -33,6 +33,9 @@ pub enum Disposition {
         /// Who holds it, for the operator.
         holder: String,
     },
+    /// The broker closed the channel over a message: one of those in flight can perhaps never go. They are sent alone
+    /// until the culprit shows; one that is refused three times while alone is poison.
+    Park,
     /// Wrong at start (exit 78); found after the first confirm it is retried, unready: somebody is changing it.
     Setup,
     /// Stop publishing, keep the position, say why.
@@ -53,7 +56,11 @@ pub struct Failure {
 impl Failure {
     /// A failure without a hint.
     pub fn new(error: impl Into<Box<dyn Error + Send + Sync>>, disposition: Disposition) -> Self {
-        Self { error: error.into(), disposition, hint: None }
+        Self {
+            error: error.into(),
+            disposition,
+            hint: None,
+        }
     }
 
     /// Adds the sentence that tells how to mend it.

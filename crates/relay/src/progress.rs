@@ -159,10 +159,20 @@ impl Progress {
     pub fn readiness(&self, stall_after: Duration) -> Readiness {
         let state = self.state();
         if let (Link::Standby { holder }, None) = (&state.source, &state.halted) {
-            return Readiness { ready: true, role: "standby", holder: Some(holder.clone()), reason: None };
+            return Readiness {
+                ready: true,
+                role: "standby",
+                holder: Some(holder.clone()),
+                reason: None,
+            };
         }
         let reason = not_ready(&state, self.in_flight.value(), stall_after);
-        Readiness { ready: reason.is_none(), role: "active", holder: None, reason }
+        Readiness {
+            ready: reason.is_none(),
+            role: "active",
+            holder: None,
+            reason,
+        }
     }
 }
 

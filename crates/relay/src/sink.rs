@@ -1,6 +1,7 @@
 //! What the relay asks of a sink.
 
 use std::future::Future;
+use std::sync::Arc;
 
 use tailpost_outbox::Message;
 
@@ -46,7 +47,7 @@ pub trait Sink: Send + 'static {
     /// Hands over a message; messages leave in the order of the calls. Each call of a generation is answered by exactly
     /// one `Confirmed`, `Returned` or `Nacked` unless the generation ends before. Must not be called without a
     /// generation.
-    fn publish(&mut self, seq: Seq, message: Message);
+    fn publish(&mut self, seq: Seq, message: Arc<Message>);
 
     /// Drives the connection, and appends what happened to `outcomes` (at least one entry when `Ok`). `Err` ends the
     /// generation: all that was not answered is unknown. Pends for ever when there is no generation. Cancel-safe.
