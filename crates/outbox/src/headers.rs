@@ -22,6 +22,34 @@ pub const DEBEZIUM_ID: &str = "id";
 /// Tells whether a row or a flag may not set the header `name`: `CC` and `BCC` make the broker copy the message to any
 /// queue, `x-*` is the broker's, `tailpost_*` is ours.
 pub fn is_reserved(name: &str) -> bool {
-    let lower = name.to_ascii_lowercase();
-    lower == "cc" || lower == "bcc" || lower.starts_with("x-") || lower.starts_with("tailpost_")
+    let starts = |prefix: &str| {
+        name.get(..prefix.len())
+            .is_some_and(|start| start.eq_ignore_ascii_case(prefix))
+    };
+    name.eq_ignore_ascii_case("cc") || name.eq_ignore_ascii_case("bcc") || starts("x-") || starts("tailpost_")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reserved_names_are_so_in_any_case_and_their_neighbours_are_free() {
+        for name in ["CC", "cc", "Bcc", "x-delay", "X-", "TAILPOST_position", POSITION] {
+            assert!(is_reserved(name), "{name}");
+        }
+        for name in [
+            "",
+            "c",
+            "ccc",
+            "x",
+            "xid",
+            "é-",
+            "tailpost",
+            AGGREGATE_ID,
+            DEBEZIUM_ID,
+        ] {
+            assert!(!is_reserved(name), "{name}");
+        }
+    }
 }

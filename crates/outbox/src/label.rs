@@ -94,7 +94,10 @@ mod tests {
     fn the_key_tells_where_the_type_ends() {
         assert_ne!(aggregate_key(Some("ab"), "c"), aggregate_key(Some("a"), "bc"));
         assert_ne!(aggregate_key(Some(""), "c"), aggregate_key(None, "c"));
-        assert_eq!(aggregate_key(Some("order"), "1"), aggregate_key(Some("order"), "1"));
+        assert_eq!(
+            aggregate_key(Some("order"), "1"),
+            aggregate_key(Some("order"), "1")
+        );
     }
 
     #[test]
@@ -106,8 +109,12 @@ mod tests {
 
     #[test]
     fn an_id_cannot_forge_a_log_line() {
-        let forged = label(Some("order"), Some("x\n{\"level\":\"error\"}\u{1b}[2J\u{202e}\\n"));
+        let forged = label(
+            Some("order"),
+            Some("x\n{\"level\":\"error\"}\u{1b}[2J\u{202e}\\n"),
+        );
         assert_eq!(forged, "order/x\\n{\"level\":\"error\"}\\u{1b}[2J\\u{202e}\\\\n");
+        assert_eq!(label(None, Some("a\\nb")), "/a\\\\nb");
     }
 
     #[test]
@@ -115,7 +122,10 @@ mod tests {
         assert_eq!(escaped(&"é".repeat(200), 200), "é".repeat(200));
         assert_eq!(escaped(&"é".repeat(201), 200), format!("{}…", "é".repeat(199)));
         assert_eq!(escaped(&"x".repeat(201), 200), format!("{}…", "x".repeat(199)));
-        assert_eq!(escaped(&format!("{}\u{1b}", "x".repeat(197)), 200), format!("{}…", "x".repeat(197)));
+        assert_eq!(
+            escaped(&format!("{}\u{1b}", "x".repeat(197)), 200),
+            format!("{}…", "x".repeat(197))
+        );
     }
 
     proptest! {

@@ -8,6 +8,10 @@ use std::fmt;
 
 use bytes::Bytes;
 
+/// Bytes of an AMQP short string, at most: exchange, routing key, header names, and properties of text
+/// (AMQP 0-9-1 specification, section 4.2.5.3).
+pub const SHORT_STRING_BYTES: usize = 255;
+
 /// A header: its name (nearly always one of ours, which costs no allocation) and its value.
 pub type Header = (Cow<'static, str>, HeaderValue);
 
@@ -101,6 +105,9 @@ mod tests {
         };
         let text = format!("{message:?}");
         assert!(!text.contains("canary"), "{text}");
-        assert!(text.contains("tenant") && text.contains("body_bytes: 6") && text.contains("e1"), "{text}");
+        assert!(
+            text.contains("tenant") && text.contains("body_bytes: 6") && text.contains("e1"),
+            "{text}"
+        );
     }
 }

@@ -98,7 +98,10 @@ impl Row {
 impl fmt::Debug for Row {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Row")
-            .field("table", &format_args!("{:?}.{:?}", self.table.schema, self.table.name))
+            .field(
+                "table",
+                &format_args!("{:?}.{:?}", self.table.schema, self.table.name),
+            )
             .field("position", &format_args!("{}:{}", self.transaction, self.index))
             .field("values", &self.values)
             .field("size", &self.size)
@@ -112,12 +115,25 @@ mod tests {
 
     #[test]
     fn debug_of_a_row_shows_no_value() {
-        let table = Table { schema: "public".into(), name: "outbox_event".into(), columns: Vec::new() };
+        let table = Table {
+            schema: "public".into(),
+            name: "outbox_event".into(),
+            columns: Vec::new(),
+        };
         let canary = Bytes::from_static(b"canary");
         let values = vec![Value::Text(canary.clone()), Value::Binary(canary), Value::Null];
-        let row = Row { table: Arc::new(table), values, transaction: "0/1".into(), index: 3, size: 40 };
+        let row = Row {
+            table: Arc::new(table),
+            values,
+            transaction: "0/1".into(),
+            index: 3,
+            size: 40,
+        };
         let text = format!("{row:?}");
         assert!(!text.contains("canary") && !text.contains("99"), "{text}");
-        assert!(text.contains("Text(6 bytes)") && text.contains("0/1:3") && text.contains("outbox_event"), "{text}");
+        assert!(
+            text.contains("Text(6 bytes)") && text.contains("0/1:3") && text.contains("outbox_event"),
+            "{text}"
+        );
     }
 }

@@ -31,16 +31,21 @@ impl Occurred {
     /// RFC 3339 in UTC, always with six digits after the point: equal lengths sort as times do.
     pub(crate) fn rfc3339(self) -> String {
         let utc = Offset::UTC.to_datetime(self.0);
-        let microsecond = utc.subsec_nanosecond() / 1000;
-        format!(
-            "{:04}-{:02}-{:02}T{:02}:{:02}:{:02}.{microsecond:06}Z",
-            utc.year(),
-            utc.month(),
-            utc.day(),
-            utc.hour(),
-            utc.minute(),
-            utc.second(),
-        )
+        let mut out = String::with_capacity(27);
+        let parts = [
+            (i32::from(utc.year()), 4, '-'),
+            (utc.month().into(), 2, '-'),
+            (utc.day().into(), 2, 'T'),
+            (utc.hour().into(), 2, ':'),
+            (utc.minute().into(), 2, ':'),
+            (utc.second().into(), 2, '.'),
+            (utc.subsec_nanosecond() / 1000, 6, 'Z'),
+        ];
+        for (number, width, end) in parts {
+            push_digits(&mut out, number, width);
+            out.push(end);
+        }
+        out
     }
 
     /// Milliseconds since 1970, rounded down; negative before it.
@@ -62,19 +67,35 @@ impl Occurred {
 /// Reads `2024-02-03 09:35:06`; `text` is 19 bytes long.
 fn parse_clock(text: &[u8], microsecond: i32) -> Option<DateTime> {
     let separators = [(4, b'-'), (7, b'-'), (13, b':'), (16, b':')];
-    if !separators.iter().all(|&(at, byte)| text.get(at) == Some(&byte)) || !matches!(text.get(10), Some(b' ' | b'T')) {
+    if !separators.iter().all(|&(at, byte)| text.get(at) == Some(&byte))
+        || !matches!(text.get(10), Some(b' ' | b'T'))
+    {
         return None;
     }
     let number = |from: usize, to: usize| digits(text.get(from..to)?);
     let small = |from: usize| i8::try_from(number(from, from + 2)?).ok();
     let year = i16::try_from(number(0, 4)?).ok()?;
-    DateTime::new(year, small(5)?, small(8)?, small(11)?, small(14)?, small(17)?, microsecond * 1000).ok()
+    DateTime::new(
+        year,
+        small(5)?,
+        small(8)?,
+        small(11)?,
+        small(14)?,
+        small(17)?,
+        microsecond * 1000,
+    )
+    .ok()
 }
 
 /// Splits `.123456+00` into its microseconds and what follows.
 fn split_fraction(text: &str) -> Option<(i32, &str)> {
-    let Some(fraction) = text.strip_prefix('.') else { return Some((0, text)) };
-    let end = fraction.bytes().position(|byte| !byte.is_ascii_digit()).unwrap_or(fraction.len());
+    let Some(fraction) = text.strip_prefix('.') else {
+        return Some((0, text));
+    };
+    let end = fraction
+        .bytes()
+        .position(|byte| !byte.is_ascii_digit())
+        .unwrap_or(fraction.len());
     let (fraction, rest) = fraction.split_at_checked(end)?;
     let kept = fraction.get(..6).unwrap_or(fraction);
     let scale = 10_i32.pow(6 - u32::try_from(kept.len()).ok()?);
@@ -106,12 +127,27 @@ fn offset_seconds(hms: [u8; 6]) -> Option<i32> {
     Some(digits(&[h, i])? * 3600 + minutes * 60 + seconds)
 }
 
+/// Writes a number that is not negative with leading zeros. This runs for each event, so it does without `format!`.
+fn push_digits(out: &mut String, number: i32, width: u32) {
+    for place in (0..width).rev() {
+        let digit = number / 10_i32.pow(place) % 10;
+        out.extend(
+            u32::try_from(digit)
+                .ok()
+                .and_then(|digit| char::from_digit(digit, 10)),
+        );
+    }
+}
+
 /// Reads up to six decimal digits, at least one.
 fn digits(text: &[u8]) -> Option<i32> {
     if text.is_empty() || text.len() > 6 || !text.iter().all(u8::is_ascii_digit) {
         return None;
     }
-    Some(text.iter().fold(0, |number, digit| number * 10 + i32::from(digit - b'0')))
+    Some(
+        text.iter()
+            .fold(0, |number, digit| number * 10 + i32::from(digit - b'0')),
+    )
 }
 
 #[cfg(test)]

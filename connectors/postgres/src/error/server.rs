@@ -1,0 +1,161 @@
+//! An `ErrorResponse` or `NoticeResponse`, and what its SQLSTATE means for us.
+//!
+//! Source: PostgreSQL manual, "Error and Notice Message Fields" and "PostgreSQL Error Codes". The text is in the server's
+//! language, so nothing is decided by it: the code, the step, and the name of the routine that raised it decide.
+
+use std::fmt;
+
+use bytes::Bytes;
+use tailpost_relay::{Cause, Disposition};
+
+use super::SHUTDOWN_PAUSE;
+
+/// What the server was asked for when it answered with an error.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum During {
+    /// The start of a session.
+    Connect,
+    /// An SQL statement or a replication command.
+    Command,
+    /// `START_REPLICATION`.
+    Start,
+    /// The stream itself.
+    Stream,
+}
+
+impl During {
+    pub(super) fn what(self) -> &'static str {
+        match self {
+            Self::Connect => "open a session",
+            Self::Command => "run a command",
+            Self::Start => "start the replication stream",
+            Self::Stream => "go on with the replication stream",
+        }
+    }
+}
+
+/// The words of a server. `Display` shows severity, text and code; the detail, which may hold values of a row, is never
+/// kept.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ServerError {
+    /// `ERROR`, `FATAL`, `PANIC`, or of a notice `WARNING`, …, in English.
+    pub severity: String,
+    /// SQLSTATE.
+    pub code: String,
+    /// Text, in the server's language.
+    pub message: String,
+    /// The server's own advice, if any.
+    pub hint: Option<String>,
+    /// Routine of the server's source that raised it.
+    pub routine: String,
+}
+
+impl ServerError {
+    /// Reads the fields of a message body: each a type byte and a text that ends with a zero. Takes what is there; bytes
+    /// that are not UTF-8 (an error before the encoding is agreed) are replaced.
+    pub(crate) fn parse(body: &Bytes) -> Self {
+        let mut error = Self::default();
+        for field in body.split(|&byte| byte == 0).filter(|field| !field.is_empty()) {
+            let text = String::from_utf8_lossy(&field[1..]).into_owned();
+            match field[0] {
+                b'S' if error.severity.is_empty() => error.severity = text,
+                b'V' => error.severity = text,
+                b'C' => error.code = text,
+                b'M' => error.message = text,
+                b'H' => error.hint = Some(text),
+                b'R' => error.routine = text,
+                _ => {}
+            }
+        }
+        error
+    }
+
+    /// Tells a warning that a publication is skipped (PostgreSQL 18): rows are lost from then on.
+    pub(crate) fn is_skipped_publication(&self) -> bool {
+        self.routine == "LoadPublications" || self.message.contains("skipped loading publication")
+    }
+
+    /// Tells that decoding failed for a reason that may lie in the log itself: a value too large to print, a broken
+    /// record.
+    pub(crate) fn may_be_stuck(&self) -> bool {
+        matches!(self.code.as_str(), "XX000" | "54000" | "XX001")
+    }
+
+    /// Decides by SQLSTATE.
+    pub(crate) fn disposition(&self, during: During) -> Disposition {
+        let code = self.code.as_str();
+        match code {
+            "57P01" => Disposition::Retry { after: Some(SHUTDOWN_PAUSE) },
+            // Seen here only where nobody could name the holder.
+            "55006" => Disposition::Standby { holder: "another session".into() },
+            "55000" if during == During::Start && !self.is_wal_level() => Disposition::Halt(Cause::PositionLost),
+            "55000" if during != During::Stream => Disposition::Setup,
+            "58P01" if during != During::Connect => Disposition::Halt(Cause::PositionLost),
+            "42704" if during == During::Start => Disposition::Halt(Cause::PositionLost),
+            "42704" if during == During::Stream => Disposition::Halt(Cause::Setup),
+            // A failed decode is tried again; the source counts, and halts at the third in one place.
+            "54000" | "XX000" | "XX001" => Disposition::Retry { after: None },
+            _ => self.by_class(),
+        }
+    }
+
+    fn by_class(&self) -> Disposition {
+        match self.code.get(..2).unwrap_or_default() {
+            // Connection, rollback, resources, limits, operator, system: they pass.
+            "08" | "40" | "53" | "54" | "55" | "57" | "58" | "XX" => Disposition::Retry { after: None },
+            // Unsupported, bad value, credentials, no such database, no such name or no right.
+            "0A" | "22" | "28" | "3D" | "42" => Disposition::Setup,
+            _ => Disposition::Retry { after: None },
+        }
+    }
+
+    fn is_wal_level(&self) -> bool {
+        matches!(self.routine.as_str(), "CheckLogicalDecodingRequirements" | "CheckSlotRequirements")
+    }
+
+    /// Says how to mend it.
+    pub(crate) fn remedy(&self, during: During) -> Option<String> {
+        let ours = match (self.code.as_str(), during) {
+            ("28000", _) => {
+                "add a line to pg_hba.conf that names this database (or all), the user and this address: the word \
+                 `replication` there does not match logical replication"
+            }
+            ("28P01", _) => "check the password",
+            ("3D000", _) => "check the database's name in --source",
+            ("42501", _) => "the role needs REPLICATION and LOGIN, and SELECT on the table",
+            ("42704", During::Stream) => {
+                "a publication did not exist when the log was written, and creating it now does not help for that part: \
+                 create it, move the slot past the gap with pg_replication_slot_advance, and publish the rows of the \
+                 gap from the table"
+            }
+            ("42704", During::Start) | ("55000" | "58P01", During::Start | During::Stream) => {
+                "the slot or its log is gone; `tailpost postgres check` says why, `tailpost postgres init --backfill` \
+                 begins anew from the table"
+            }
+            ("53300", _) => "raise max_connections or max_wal_senders, or end unused sessions",
+            ("53400", _) => "raise max_replication_slots",
+            _ => return self.hint.clone(),
+        };
+        Some(ours.into())
+    }
+}
+
+impl fmt::Display for ServerError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {} ({})", self.severity, self.message, self.code)
+    }
+}
+
+impl From<&tokio_postgres::error::DbError> for ServerError {
+    fn from(error: &tokio_postgres::error::DbError) -> Self {
+        Self {
+            severity: error.severity().into(),
+            code: error.code().code().into(),
+            message: error.message().into(),
+            hint: error.hint().map(Into::into),
+            routine: error.routine().unwrap_or_default().into(),
+        }
+    }
+}
+
+impl std::error::Error for ServerError {}

@@ -1,0 +1,96 @@
+//! `tailpost postgres offset show|set`.
+
+use std::path::Path;
+
+use tailpost_offsets::{OffsetError, Record, inspect, set, take_previous};
+use tailpost_pgoutput::Lsn;
+use tailpost_postgres::args::{OffsetCommand, OffsetSetArgs};
+use tailpost_postgres::{Identity, PgConfig, offset};
+use tailpost_relay::Failure;
+
+use super::{Error, agrees, print, sql};
+use crate::args::OffsetCommandLine;
+use crate::config::{self, Faults, OffsetsAt};
+use crate::exit::Exit;
+use crate::offsets::identity;
+
+pub(super) async fn execute(command: OffsetCommandLine, mut faults: Faults) -> Result<Exit, Error> {
+    config::start_logs(&command.log, &mut faults);
+    let source = config::source(&command.source, &mut faults);
+    let offsets = config::offsets(&command.state, &mut faults);
+    let to = match &command.what {
+        OffsetCommand::Show => None,
+        OffsetCommand::Set(args) => Some((args.clone(), position(args, offsets.as_ref(), &mut faults))),
+    };
+    let (source, offsets) = faults.judge(source.zip(offsets))?;
+    match (to, offsets) {
+        (None, at) => show(&source, &at).await,
+        (Some((args, to)), OffsetsAt::Slot) => set_slot(&source, &args, to).await,
+        (Some((args, to)), OffsetsAt::File(path)) => set_file(&source, &path, &args, to).await,
+    }
+}
+
+/// Where to move to; `None` is the previous generation of a file.
+fn position(args: &OffsetSetArgs, offsets: Option<&OffsetsAt>, faults: &mut Faults) -> Option<Lsn> {
+    if args.previous && offsets == Some(&OffsetsAt::Slot) {
+        let error: Result<Lsn, _> = Err("a slot keeps no previous generation; give --offsets file:PATH");
+        return faults.take("--previous", error);
+    }
+    faults.take("LSN", args.position.as_ref()?.parse())
+}
+
+async fn show(source: &PgConfig, at: &OffsetsAt) -> Result<Exit, Error> {
+    let mut damaged = false;
+    if let OffsetsAt::File(path) = at {
+        let found = inspect(path);
+        damaged = found.current.is_err();
+        print(&format!(
+            "file          {}\noffset        {}\nprevious      {}\n",
+            path.display(),
+            describe(found.current),
+            describe(found.previous)
+        ))?;
+    }
+    print(&offset::show(&sql(source).await?, source).await?.to_string())?;
+    Ok(if damaged { Exit::Offsets } else { Exit::Done })
+}
+
+fn describe(found: Result<Option<Record>, OffsetError>) -> String {
+    match found {
+        Ok(Some(record)) => record.position,
+        Ok(None) => "none".into(),
+        Err(error) => Failure::from(error).to_string(),
+    }
+}
+
+async fn set_slot(source: &PgConfig, args: &OffsetSetArgs, to: Option<Lsn>) -> Result<Exit, Error> {
+    let Some(to) = to else { return Ok(Exit::Usage) };
+    let session = sql(source).await?;
+    let planned = offset::plan_set(&session, source, to).await?;
+    if !args.yes && !agrees(&format!("{planned}. Move it?")) {
+        return Ok(Exit::Unexpected);
+    }
+    let now = offset::set(&session, &planned).await?;
+    print(&format!("slot {} stands at {now}\n", source.slot))?;
+    Ok(Exit::Done)
+}
+
+async fn set_file(source: &PgConfig, path: &Path, args: &OffsetSetArgs, to: Option<Lsn>) -> Result<Exit, Error> {
+    let question = match to {
+        Some(to) => format!("Events at or before {to} that are not published yet never will be. Store it in {}?", path.display()),
+        None => format!("Take the previous generation of {}? At worst events are repeated.", path.display()),
+    };
+    if !args.yes && !agrees(&question) {
+        return Ok(Exit::Unexpected);
+    }
+    let record = match to {
+        Some(to) => {
+            let server = Identity::read(&source.url, &source.application_name).await?;
+            set(path, identity(source, &server), &to)
+        }
+        None => take_previous(path),
+    };
+    let record = record.map_err(Failure::from)?;
+    print(&format!("{} holds {}\n", path.display(), record.position))?;
+    Ok(Exit::Done)
+}
