@@ -20,6 +20,8 @@ pub(crate) const STORE_IDLE: Duration = Duration::from_secs(10);
 pub(crate) const OPEN_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long the orderly end of a connection may take when all is settled.
 pub(crate) const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
+/// That events come back from the broker is logged this often at most.
+pub(crate) const COMPLAINTS: Duration = Duration::from_secs(30);
 /// Gauges are refreshed this often.
 pub(crate) const GAUGES: Duration = Duration::from_millis(250);
 

@@ -5,7 +5,7 @@
 //! broker returned or refused it. It leaves by a confirm only.
 
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, HashMap, VecDeque};
+use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 use std::sync::Arc;
 
 use tailpost_outbox::{AggregateKey, Mapped, Message};
@@ -60,6 +60,15 @@ pub(crate) enum Loss {
     Poisonous,
 }
 
+/// An event for a log line.
+#[derive(Debug)]
+pub(crate) struct Described {
+    pub(crate) aggregate: Arc<str>,
+    pub(crate) exchange: String,
+    pub(crate) routing_key: String,
+    pub(crate) position: String,
+}
+
 /// An event that can never go.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Poison {
@@ -78,8 +87,9 @@ pub(crate) struct Core<P> {
     /// Published and unanswered, in the order published. May hold answered ones.
     deadlines: VecDeque<(Seq, Instant)>,
     in_flight: usize,
-    /// Shares of events that left the tracker while they were in flight.
-    orphans: HashMap<Seq, Share>,
+    /// Shares of events that left the tracker while they were in flight. What was read after them may be the same rows
+    /// again, and waits until they are answered: a sink tells messages by their place in the log.
+    orphans: BTreeMap<Seq, Share>,
     /// The event sent alone, while it is in flight.
     solo: Option<Seq>,
     /// First number of the open transaction.
@@ -101,7 +111,7 @@ impl<P: Position> Core<P> {
             retries: BinaryHeap::new(),
             deadlines: VecDeque::new(),
             in_flight: 0,
-            orphans: HashMap::new(),
+            orphans: BTreeMap::new(),
             solo: None,
             open: None,
             blocked: false,
@@ -365,7 +375,11 @@ impl<P: Position> Core<P> {
                 self.ready.pop();
                 continue;
             };
-            if event.alone && self.in_flight > 0 {
+            let is_behind_orphan = self
+                .orphans
+                .first_key_value()
+                .is_some_and(|(orphan, _)| *orphan < seq);
+            if is_behind_orphan || (event.alone && self.in_flight > 0) {
                 return None;
             }
             self.ready.pop();
@@ -457,6 +471,22 @@ impl<P: Position> Core<P> {
         Some(format!(
             "intake stopped at {bound}: aggregate {label} holds, its event at {place} was tried {tries} times ({trouble})"
         ))
+    }
+
+    /// Describes an unsettled event.
+    pub(crate) fn describe(&mut self, seq: Seq) -> Option<Described> {
+        let event = self.tracker.event_mut(seq)?;
+        let Message {
+            exchange,
+            routing_key,
+            ..
+        } = &*event.message;
+        Some(Described {
+            aggregate: Arc::clone(&event.label),
+            exchange: exchange.clone(),
+            routing_key: routing_key.clone(),
+            position: position_of(&event.message),
+        })
     }
 
     /// Published and unanswered.

@@ -16,7 +16,7 @@ use tailpost_outbox::{MapError, Mapped, Row};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
-use crate::backoff::{Backoff, CLOSE_TIMEOUT, GAUGES};
+use crate::backoff::{Backoff, CLOSE_TIMEOUT, COMPLAINTS, GAUGES};
 use crate::budget::Budget;
 use crate::core::{Core, Loss, Poison};
 use crate::intake::{Intake, Received, Signal, Verdict};
@@ -194,6 +194,7 @@ struct Relay<P, M> {
     flushes: bool,
     halt_seen: bool,
     next_gauges: Instant,
+    next_complaint: Instant,
 }
 
 struct Stopping {
@@ -222,6 +223,7 @@ impl<P: crate::Position, M: FnMut(&Row) -> Result<Mapped, MapError>> Relay<P, M>
             flushes: false,
             halt_seen: false,
             next_gauges: now,
+            next_complaint: now,
         }
     }
 
@@ -490,8 +492,14 @@ impl<P: crate::Position, M: FnMut(&Row) -> Result<Mapped, MapError>> Relay<P, M>
         for outcome in outcomes.drain(..) {
             match &outcome {
                 Outcome::Confirmed(_) => confirmed += 1,
-                Outcome::Returned { .. } => self.progress.returned.add(1),
-                Outcome::Nacked(_) => self.progress.nacked.add(1),
+                Outcome::Returned { seq, reason } => {
+                    self.progress.returned.add(1);
+                    self.complain(*seq, reason, now);
+                }
+                Outcome::Nacked(seq) => {
+                    self.progress.nacked.add(1);
+                    self.complain(*seq, "refused (nack)", now);
+                }
                 Outcome::Blocked { reason } => {
                     tracing::warn!(%reason, "the broker blocks publishers");
                     self.progress.update(|state| state.blocked = Some(reason.clone()));
@@ -511,6 +519,21 @@ impl<P: crate::Position, M: FnMut(&Row) -> Result<Mapped, MapError>> Relay<P, M>
                 state.last_confirm = Some(now);
                 state.last_confirm_at = Some(std::time::SystemTime::now());
             });
+        }
+    }
+
+    /// Says that an event was not taken: the first time at once, then once in a while.
+    fn complain(&mut self, seq: crate::Seq, reason: &str, now: Instant) {
+        if self.next_complaint > now {
+            return;
+        }
+        if let Some(event) = self.core.describe(seq) {
+            self.next_complaint = now + COMPLAINTS;
+            tracing::warn!(
+                aggregate = %event.aggregate, exchange = %event.exchange, routing_key = %event.routing_key,
+                position = %event.position, %reason,
+                "the broker did not take an event: it is tried again, and its aggregate waits"
+            );
         }
     }
 

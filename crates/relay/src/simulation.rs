@@ -66,6 +66,8 @@ struct World {
     resume: usize,
     core: Core<usize>,
     generation: VecDeque<Sent>,
+    /// Published in this generation and not answered: a sink tells messages by their place in the log.
+    unanswered: BTreeMap<Seq, u64>,
     answers: Vec<Outcome>,
     stored: usize,
     delivered: Vec<u64>,
@@ -93,6 +95,7 @@ impl World {
             resume: 0,
             core,
             generation: VecDeque::new(),
+            unanswered: BTreeMap::new(),
             answers: Vec::new(),
             stored: 0,
             delivered: Vec::new(),
@@ -151,6 +154,11 @@ impl World {
                 return;
             };
             let id: u64 = message.message_id.parse().expect("an id");
+            assert!(
+                !self.unanswered.values().any(|other| *other == id),
+                "{id} is in flight twice"
+            );
+            self.unanswered.insert(seq, id);
             // Commit order is kept across reconnects only: there the broker takes all that reaches it.
             let routed = self.kindly || self.order == Order::Commit || self.rng.u8(..) > 40;
             self.generation.push_back(Sent { seq, id, routed });
@@ -183,6 +191,9 @@ impl World {
             self.rng.usize(0..=self.answers.len())
         };
         for outcome in self.answers.drain(..some) {
+            if let Outcome::Confirmed(seq) | Outcome::Nacked(seq) | Outcome::Returned { seq, .. } = &outcome {
+                self.unanswered.remove(seq);
+            }
             self.core.outcome(outcome, self.now);
         }
     }
@@ -203,6 +214,7 @@ impl World {
             }
         }
         self.generation.clear();
+        self.unanswered.clear();
         self.answers.clear();
         let hostile = self.order == Order::Aggregate && self.rng.bool();
         let loss = if hostile { Loss::Message } else { Loss::Connection };

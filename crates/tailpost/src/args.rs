@@ -180,15 +180,30 @@ pub(crate) struct ExchangeArgs {
 #[command(next_help_heading = "Message")]
 pub(crate) struct MessageArgs {
     /// Names of columns, headers and exchange: tailpost, or debezium (those of Debezium's outbox event router)
-    #[arg(long, value_name = "PRESET", env = "TAILPOST_PRESET", default_value = "tailpost")]
+    #[arg(
+        long,
+        value_name = "PRESET",
+        env = "TAILPOST_PRESET",
+        default_value = "tailpost"
+    )]
     pub(crate) preset: String,
 
     /// Column that a field is read from, FIELD=COLUMN; repeat for several [default: as the preset]
-    #[arg(long, value_name = "FIELD=COLUMN", env = "TAILPOST_COLUMN", value_delimiter = ',')]
+    #[arg(
+        long,
+        value_name = "FIELD=COLUMN",
+        env = "TAILPOST_COLUMN",
+        value_delimiter = ','
+    )]
     pub(crate) column: Vec<String>,
 
     /// Header taken from a column, NAME=COLUMN; repeat for several. NULL: no header
-    #[arg(long, value_name = "NAME=COLUMN", env = "TAILPOST_HEADER", value_delimiter = ',')]
+    #[arg(
+        long,
+        value_name = "NAME=COLUMN",
+        env = "TAILPOST_HEADER",
+        value_delimiter = ','
+    )]
     pub(crate) header: Vec<String>,
 
     /// Body: payload (the column, byte for byte) or envelope (a JSON object with the event's fields around it)
@@ -200,7 +215,12 @@ pub(crate) struct MessageArgs {
     pub(crate) content_type: Option<String>,
 
     /// Largest body; an event over it is poison. RabbitMQ takes 16 MiB unless its max_message_size says otherwise
-    #[arg(long, value_name = "BYTES", env = "TAILPOST_MAX_MESSAGE_BYTES", default_value = "16MiB")]
+    #[arg(
+        long,
+        value_name = "BYTES",
+        env = "TAILPOST_MAX_MESSAGE_BYTES",
+        default_value = "16MiB"
+    )]
     pub(crate) max_message_bytes: String,
 }
 
@@ -224,27 +244,57 @@ pub(crate) struct FlowArgs {
     pub(crate) order: OrderArg,
 
     /// Events published and not yet answered, at most
-    #[arg(long, value_name = "EVENTS", env = "TAILPOST_IN_FLIGHT", default_value_t = 1000)]
+    #[arg(
+        long,
+        value_name = "EVENTS",
+        env = "TAILPOST_IN_FLIGHT",
+        default_value_t = 1000
+    )]
     pub(crate) in_flight: usize,
 
     /// Memory for events read and not yet confirmed; the source waits at this bound
-    #[arg(long, value_name = "BYTES", env = "TAILPOST_IN_FLIGHT_BYTES", default_value = "8MiB")]
+    #[arg(
+        long,
+        value_name = "BYTES",
+        env = "TAILPOST_IN_FLIGHT_BYTES",
+        default_value = "8MiB"
+    )]
     pub(crate) in_flight_bytes: String,
 
     /// Events that may be confirmed behind one that is not; with --in-flight what a crash repeats at most
-    #[arg(long, value_name = "EVENTS", env = "TAILPOST_MAX_AHEAD", default_value_t = 100_000)]
+    #[arg(
+        long,
+        value_name = "EVENTS",
+        env = "TAILPOST_MAX_AHEAD",
+        default_value_t = 100_000
+    )]
     pub(crate) max_ahead: usize,
 
     /// How long a confirm may take before the connection is given up and all unconfirmed is sent again
-    #[arg(long, value_name = "DURATION", env = "TAILPOST_CONFIRM_TIMEOUT", default_value = "60s")]
+    #[arg(
+        long,
+        value_name = "DURATION",
+        env = "TAILPOST_CONFIRM_TIMEOUT",
+        default_value = "60s"
+    )]
     pub(crate) confirm_timeout: String,
 
     /// How long a stop waits for confirms
-    #[arg(long, value_name = "DURATION", env = "TAILPOST_DRAIN_TIMEOUT", default_value = "8s")]
+    #[arg(
+        long,
+        value_name = "DURATION",
+        env = "TAILPOST_DRAIN_TIMEOUT",
+        default_value = "8s"
+    )]
     pub(crate) drain_timeout: String,
 
     /// Unready when something is in flight and nothing was confirmed for this long
-    #[arg(long, value_name = "DURATION", env = "TAILPOST_STALL_AFTER", default_value = "60s")]
+    #[arg(
+        long,
+        value_name = "DURATION",
+        env = "TAILPOST_STALL_AFTER",
+        default_value = "60s"
+    )]
     pub(crate) stall_after: String,
 }
 
@@ -302,7 +352,12 @@ pub(crate) enum OnHaltArg {
 #[command(next_help_heading = "Run")]
 pub(crate) struct RunArgs {
     /// Address of /livez, /readyz, /metrics and the status page, or off
-    #[arg(long, value_name = "ADDRESS", env = "TAILPOST_LISTEN", default_value = "127.0.0.1:9464")]
+    #[arg(
+        long,
+        value_name = "ADDRESS",
+        env = "TAILPOST_LISTEN",
+        default_value = "127.0.0.1:9464"
+    )]
     pub(crate) listen: String,
 
     /// Print the configuration as understood, without secrets, and end

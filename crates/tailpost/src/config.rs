@@ -16,8 +16,8 @@ use tailpost_relay::{OnHalt, Options, Order};
 use tailpost_telemetry::LogFormat;
 
 use crate::args::{
-    BrokerArgs, ExchangeArgs, FlowArgs, LogArgs, LogFormatArg, MessageArgs, OnHaltArg, OnPoisonArg, OnUnroutableArg, OrderArg,
-    PolicyArgs, RunArgs, StateArgs,
+    BrokerArgs, ExchangeArgs, FlowArgs, LogArgs, LogFormatArg, MessageArgs, OnHaltArg, OnPoisonArg,
+    OnUnroutableArg, OrderArg, PolicyArgs, RunArgs, StateArgs,
 };
 
 /// Faults of the command line and the environment, each a line. Holds no secret.
@@ -52,18 +52,31 @@ impl Faults {
     }
 
     fn bytes(&mut self, flag: &str, text: &str) -> Option<usize> {
-        let parsed = text.parse::<ByteSize>().ok().and_then(|size| usize::try_from(size.as_u64()).ok());
+        let parsed = text
+            .parse::<ByteSize>()
+            .ok()
+            .and_then(|size| usize::try_from(size.as_u64()).ok());
         let size = parsed.filter(|size| *size > 0);
         if size.is_none() {
-            self.add(flag, format_args!("{text:?} is no size; write a number of bytes with a unit, such as 8MiB or 512KiB"));
+            self.add(
+                flag,
+                format_args!(
+                    "{text:?} is no size; write a number of bytes with a unit, such as 8MiB or 512KiB"
+                ),
+            );
         }
         size
     }
 
     fn duration(&mut self, flag: &str, text: &str) -> Option<Duration> {
-        let parsed = humantime::parse_duration(text).ok().filter(|duration| !duration.is_zero());
+        let parsed = humantime::parse_duration(text)
+            .ok()
+            .filter(|duration| !duration.is_zero());
         if parsed.is_none() {
-            self.add(flag, format_args!("{text:?} is no duration; write a number with a unit, such as 8s, 500ms or 2m"));
+            self.add(
+                flag,
+                format_args!("{text:?} is no duration; write a number with a unit, such as 8s, 500ms or 2m"),
+            );
         }
         parsed
     }
@@ -99,9 +112,15 @@ pub(crate) fn source(args: &SourceArgs, faults: &mut Faults) -> Option<PgConfig>
 /// This machine's name, for the names of sessions.
 pub(crate) fn host_name() -> String {
     let name = std::fs::read_to_string("/proc/sys/kernel/hostname").ok();
-    let name = name.or_else(|| std::env::var("HOSTNAME").ok()).unwrap_or_default();
+    let name = name
+        .or_else(|| std::env::var("HOSTNAME").ok())
+        .unwrap_or_default();
     let name = name.trim();
-    if name.is_empty() { "localhost".into() } else { name.into() }
+    if name.is_empty() {
+        "localhost".into()
+    } else {
+        name.into()
+    }
 }
 
 /// The broker, which a command may do without.
@@ -122,7 +141,10 @@ pub(crate) fn broker(args: &BrokerArgs, faults: &mut Faults) -> Option<BrokerUrl
 /// The broker, which a command needs.
 pub(crate) fn needed_broker(args: &BrokerArgs, faults: &mut Faults) -> Option<BrokerUrls> {
     if args.broker.is_none() {
-        faults.add("--broker", "no broker is given; give --broker amqp://USER@HOST/VHOST, or set TAILPOST_BROKER");
+        faults.add(
+            "--broker",
+            "no broker is given; give --broker amqp://USER@HOST/VHOST, or set TAILPOST_BROKER",
+        );
     }
     broker(args, faults)
 }
@@ -132,8 +154,16 @@ pub(crate) fn mapper(message: &MessageArgs, exchange: &ExchangeArgs, faults: &mu
     let mut config = MappingConfig::default();
     let preset = faults.parse("--preset", &message.preset);
     let body = faults.parse("--body", &message.body);
-    config.columns = message.column.iter().filter_map(|text| faults.parse("--column", text)).collect();
-    config.headers = message.header.iter().filter_map(|text| faults.parse("--header", text)).collect();
+    config.columns = message
+        .column
+        .iter()
+        .filter_map(|text| faults.parse("--column", text))
+        .collect();
+    config.headers = message
+        .header
+        .iter()
+        .filter_map(|text| faults.parse("--header", text))
+        .collect();
     config.exchange = template("--exchange", exchange.exchange.as_deref(), faults);
     config.routing_key = template("--routing-key", exchange.routing_key.as_deref(), faults);
     config.content_type.clone_from(&message.content_type);
@@ -215,7 +245,13 @@ pub(crate) fn offsets(args: &StateArgs, faults: &mut Faults) -> Option<OffsetsAt
         None if args.offsets == "slot" => Some(OffsetsAt::Slot),
         Some(("file", path)) if !path.is_empty() => Some(OffsetsAt::File(path.into())),
         _ => {
-            faults.add("--offsets", format_args!("{:?} is no place for offsets; write slot or file:PATH", args.offsets));
+            faults.add(
+                "--offsets",
+                format_args!(
+                    "{:?} is no place for offsets; write slot or file:PATH",
+                    args.offsets
+                ),
+            );
             None
         }
     }
@@ -231,7 +267,10 @@ pub(crate) fn listen(args: &RunArgs, faults: &mut Faults) -> Option<Option<Socke
         Ok(address) => Some(Some(address)),
         Err(_) => {
             let text = &args.listen;
-            faults.add("--listen", format_args!("{text:?} is no address; write ADDRESS:PORT, such as 0.0.0.0:9464, or off"));
+            faults.add(
+                "--listen",
+                format_args!("{text:?} is no address; write ADDRESS:PORT, such as 0.0.0.0:9464, or off"),
+            );
             None
         }
     }

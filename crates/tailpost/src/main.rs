@@ -23,12 +23,19 @@ use postgres::Error;
 
 fn main() -> ExitCode {
     if let Err(error) = secrets::hide(std::env::args_os().skip(1).collect()) {
-        return complain(&format!("error: could not hide the password of the command line: {error}"), Exit::Unexpected);
+        return complain(
+            &format!("error: could not hide the password of the command line: {error}"),
+            Exit::Unexpected,
+        );
     }
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => {
-            let exit = if error.use_stderr() { Exit::Usage } else { Exit::Done };
+            let exit = if error.use_stderr() {
+                Exit::Usage
+            } else {
+                Exit::Done
+            };
             // Help that cannot be printed has no better place to say so.
             drop(error.print());
             return exit.into();
@@ -36,7 +43,12 @@ fn main() -> ExitCode {
     };
     let names = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
     let faults = Faults::new(environment::faults(&Cli::command(), names));
-    let runtime = match Builder::new_multi_thread().worker_threads(2).max_blocking_threads(4).enable_all().build() {
+    let runtime = match Builder::new_multi_thread()
+        .worker_threads(2)
+        .max_blocking_threads(4)
+        .enable_all()
+        .build()
+    {
         Ok(runtime) => runtime,
         Err(error) => return complain(&format!("error: could not start: {error}"), Exit::Unexpected),
     };
@@ -49,11 +61,17 @@ fn main() -> ExitCode {
     runtime.shutdown_background();
     match result {
         Ok(exit) => exit.into(),
-        Err(Error::Usage(faults)) => {
-            complain(&format!("{faults}`tailpost postgres --help` lists the commands, `tailpost postgres COMMAND --help` its flags"), Exit::Usage)
-        }
+        Err(Error::Usage(faults)) => complain(
+            &format!(
+                "{faults}`tailpost postgres --help` lists the commands, `tailpost postgres COMMAND --help` its flags"
+            ),
+            Exit::Usage,
+        ),
         Err(Error::Failure(failure)) => complain(&describe(&failure), Exit::of(&failure)),
-        Err(Error::Output(error)) => complain(&format!("error: could not write the output: {error}"), Exit::Unexpected),
+        Err(Error::Output(error)) => complain(
+            &format!("error: could not write the output: {error}"),
+            Exit::Unexpected,
+        ),
     }
 }
 

@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 
 use tailpost_offsets::{FileStore, Identity};
-use tailpost_postgres::{Identity as ServerIdentity, PgConfig, PgPosition};
 use tailpost_postgres::slot::SlotOffsets;
+use tailpost_postgres::{Identity as ServerIdentity, PgConfig, PgPosition};
 use tailpost_relay::{Cause, Disposition, Failure, OffsetStore};
 
 use crate::config::OffsetsAt;
@@ -19,9 +19,11 @@ impl Offsets {
     pub(crate) fn new(at: &OffsetsAt, config: &PgConfig) -> Self {
         match at {
             OffsetsAt::Slot => Self::Slot(SlotOffsets::new(None)),
-            OffsetsAt::File(path) => {
-                Self::File(Box::new(FileOffsets { path: path.clone(), config: config.clone(), store: None }))
-            }
+            OffsetsAt::File(path) => Self::File(Box::new(FileOffsets {
+                path: path.clone(),
+                config: config.clone(),
+                store: None,
+            })),
         }
     }
 }
@@ -58,7 +60,11 @@ impl FileOffsets {
         if let Some(stored) = store.record().await?.and_then(|record| record.identity.timeline)
             && stored > u64::from(server.timeline)
         {
-            let what = format!("offset file {} is of timeline {stored}, the server is on {}", self.path.display(), server.timeline);
+            let what = format!(
+                "offset file {} is of timeline {stored}, the server is on {}",
+                self.path.display(),
+                server.timeline
+            );
             return Err(Failure::new(what, Disposition::Halt(Cause::PositionLost)).with_hint(
                 "the server was restored to an earlier time, or it is a former primary; check --source, or accept a \
                  position with `tailpost postgres offset set`",
@@ -72,7 +78,10 @@ impl FileOffsets {
     async fn store(&mut self, position: &PgPosition) -> Result<(), Failure> {
         match &mut self.store {
             Some(store) => store.store(position).await,
-            None => Err(Failure::new("the offset was not loaded", Disposition::Halt(Cause::Unexpected))),
+            None => Err(Failure::new(
+                "the offset was not loaded",
+                Disposition::Halt(Cause::Unexpected),
+            )),
         }
     }
 }

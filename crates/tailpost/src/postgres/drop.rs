@@ -19,13 +19,21 @@ pub(super) async fn execute(command: DropCommand, mut faults: Faults) -> Result<
         print(&text)?;
         return Ok(Exit::Done);
     }
-    text.extend(plan.steps.iter().map(|(what, statement)| format!("drop {what}: {statement};\n")));
+    text.extend(
+        plan.steps
+            .iter()
+            .map(|(what, statement)| format!("drop {what}: {statement};\n")),
+    );
     print(&text)?;
     let agree = |_: &drop::DropPlan| {
-        command.drop.yes || agrees("What was not published yet will not be, unless it is published from the table. Drop?")
+        command.drop.yes
+            || agrees("What was not published yet will not be, unless it is published from the table. Drop?")
     };
     let mut dropped = Vec::new();
-    let done = drop::apply(&session, &plan, agree, |what| dropped.push(format!("dropped {what}\n"))).await?;
+    let done = drop::apply(&session, &plan, agree, |what| {
+        dropped.push(format!("dropped {what}\n"))
+    })
+    .await?;
     print(&dropped.concat())?;
     Ok(if done { Exit::Done } else { Exit::Unexpected })
 }

@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tailpost_outbox::Mapper;
+use tailpost_postgres::PgConfig;
 use tailpost_postgres::backfill::Backfill;
 use tailpost_postgres::init::{self, InitOptions, Step};
-use tailpost_postgres::PgConfig;
 use tailpost_rabbitmq::{BrokerUrls, RabbitSink, SinkOptions};
 use tailpost_relay::{Ending, Options, Progress};
 use tokio::time::interval;
@@ -40,10 +40,13 @@ impl Config {
         let mapper = config::mapper(&command.message, &command.broker.exchange, &mut faults);
         let max_message_bytes = config::max_message_bytes(&command.message, &mut Faults::default());
         let options = config::options(&command.flow, None, &mut faults);
-        if let Some(mapper) = mapper.as_ref().filter(|_| command.init.declare_exchange.is_some())
+        if let Some(mapper) = mapper
+            .as_ref()
+            .filter(|_| command.init.declare_exchange.is_some())
             && mapper.exchange().placeholders().next().is_some()
         {
-            let what = "the exchange is a template, which names no exchange; declare each of them on the broker";
+            let what =
+                "the exchange is a template, which names no exchange; declare each of them on the broker";
             faults.take::<(), _>("--declare-exchange", Err(what));
         }
         let config = move || {
@@ -74,7 +77,9 @@ pub(super) async fn execute(command: InitCommand, faults: Faults) -> Result<Exit
     if command.init.dry_run {
         print(&plan.render())?;
         if let Some(kind) = &command.init.declare_exchange {
-            print(&format!("-- on the broker: declare durable exchange {exchange:?} of type {kind}\n"))?;
+            print(&format!(
+                "-- on the broker: declare durable exchange {exchange:?} of type {kind}\n"
+            ))?;
         }
         return Ok(Exit::Done);
     }
@@ -108,7 +113,9 @@ fn describe(step: &Step) -> String {
 
 /// Publishes the rows that are there, and makes the slot when all are confirmed.
 async fn backfill(config: Config, failover: bool) -> Result<Exit, Error> {
-    let Some(broker) = config.broker else { return Ok(Exit::Usage) };
+    let Some(broker) = config.broker else {
+        return Ok(Exit::Usage);
+    };
     let slot = config.source.slot.clone();
     let signals = Signals::listen()?;
     let sink = RabbitSink::new(
@@ -152,7 +159,9 @@ async fn backfill(config: Config, failover: bool) -> Result<Exit, Error> {
     }
     let position = backfill.complete(failover).await?;
     let confirmed = progress.confirmed.value();
-    print(&format!("published {confirmed} rows of the table; made slot {slot} at {position}\n"))?;
+    print(&format!(
+        "published {confirmed} rows of the table; made slot {slot} at {position}\n"
+    ))?;
     Ok(Exit::Done)
 }
 

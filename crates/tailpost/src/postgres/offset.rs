@@ -75,10 +75,21 @@ async fn set_slot(source: &PgConfig, args: &OffsetSetArgs, to: Option<Lsn>) -> R
     Ok(Exit::Done)
 }
 
-async fn set_file(source: &PgConfig, path: &Path, args: &OffsetSetArgs, to: Option<Lsn>) -> Result<Exit, Error> {
+async fn set_file(
+    source: &PgConfig,
+    path: &Path,
+    args: &OffsetSetArgs,
+    to: Option<Lsn>,
+) -> Result<Exit, Error> {
     let question = match to {
-        Some(to) => format!("Events at or before {to} that are not published yet never will be. Store it in {}?", path.display()),
-        None => format!("Take the previous generation of {}? At worst events are repeated.", path.display()),
+        Some(to) => format!(
+            "Events at or before {to} that are not published yet never will be. Store it in {}?",
+            path.display()
+        ),
+        None => format!(
+            "Take the previous generation of {}? At worst events are repeated.",
+            path.display()
+        ),
     };
     if !args.yes && !agrees(&question) {
         return Ok(Exit::Unexpected);

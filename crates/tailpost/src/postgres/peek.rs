@@ -33,8 +33,15 @@ pub(super) async fn execute(command: PeekCommand, mut faults: Faults) -> Result<
         slot_mode: true,
         progress: Arc::new(Progress::default()),
     };
-    let mut printer = Printer { mapper, format: command.peek.format, result: Ok(()), poison: 0 };
-    let peeking = peek(&from, command.peek.limit, command.peek.follow, |seen| printer.print(seen));
+    let mut printer = Printer {
+        mapper,
+        format: command.peek.format,
+        result: Ok(()),
+        poison: 0,
+    };
+    let peeking = peek(&from, command.peek.limit, command.peek.follow, |seen| {
+        printer.print(seen)
+    });
     let end = tokio::select! {
         end = peeking => Some(end?),
         () = Signals::listen()?.stop() => None,
@@ -43,7 +50,11 @@ pub(super) async fn execute(command: PeekCommand, mut faults: Faults) -> Result<
     if let Some(end) = end {
         tracing::info!(rows = end.rows, from = %end.from, to = %end.to, "nothing was moved");
     }
-    Ok(if printer.poison > 0 { Exit::Poison } else { Exit::Done })
+    Ok(if printer.poison > 0 {
+        Exit::Poison
+    } else {
+        Exit::Done
+    })
 }
 
 struct Printer {
@@ -90,11 +101,18 @@ impl Printer {
         match self.format {
             PeekFormat::Json => format!("{}\n", to_json(message)),
             PeekFormat::Text => {
-                let headers: String =
-                    message.headers.iter().map(|(name, value)| format!("  {name}: {}\n", header(value))).collect();
+                let headers: String = message
+                    .headers
+                    .iter()
+                    .map(|(name, value)| format!("  {name}: {}\n", header(value)))
+                    .collect();
                 let (exchange, key, id) = (&message.exchange, &message.routing_key, &message.message_id);
                 let body = String::from_utf8_lossy(&message.body);
-                format!("{} {exchange:?} {key:?} {id}\n{headers}  {}\n", row.position(), body.escape_debug_but_quotes())
+                format!(
+                    "{} {exchange:?} {key:?} {id}\n{headers}  {}\n",
+                    row.position(),
+                    body.escape_debug_but_quotes()
+                )
             }
         }
     }
@@ -117,8 +135,11 @@ impl EscapeButQuotes for str {
 }
 
 fn to_json(message: &Message) -> Value {
-    let headers: Map<String, Value> =
-        message.headers.iter().map(|(name, value)| (name.to_string(), header(value))).collect();
+    let headers: Map<String, Value> = message
+        .headers
+        .iter()
+        .map(|(name, value)| (name.to_string(), header(value)))
+        .collect();
     let body = match std::str::from_utf8(&message.body) {
         Ok(text) => json!(text),
         Err(_) => json!({ "base64": BASE64.encode(&message.body) }),
@@ -147,8 +168,11 @@ fn header(value: &HeaderValue) -> Value {
         HeaderValue::Boolean(boolean) => json!(boolean),
         HeaderValue::Null => Value::Null,
         HeaderValue::Array(values) => values.iter().map(header).collect(),
-        HeaderValue::Table(entries) => {
-            Value::Object(entries.iter().map(|(name, value)| (name.to_string(), header(value))).collect())
-        }
+        HeaderValue::Table(entries) => Value::Object(
+            entries
+                .iter()
+                .map(|(name, value)| (name.to_string(), header(value)))
+                .collect(),
+        ),
     }
 }

@@ -81,13 +81,29 @@ impl Config {
             ("in-flight", flow.in_flight.to_string()),
             ("in-flight-bytes", self.options.in_flight_bytes.to_string()),
             ("max-ahead", flow.max_ahead.to_string()),
-            ("confirm-timeout", humantime::format_duration(self.options.confirm_timeout).to_string()),
-            ("drain-timeout", humantime::format_duration(self.options.drain_timeout).to_string()),
-            ("stall-after", humantime::format_duration(self.stall_after).to_string()),
+            (
+                "confirm-timeout",
+                humantime::format_duration(self.options.confirm_timeout).to_string(),
+            ),
+            (
+                "drain-timeout",
+                humantime::format_duration(self.options.drain_timeout).to_string(),
+            ),
+            (
+                "stall-after",
+                humantime::format_duration(self.stall_after).to_string(),
+            ),
             ("on-halt", format!("{:?}", command.policy.on_halt).to_lowercase()),
-            ("listen", self.listen.map_or_else(|| "off".into(), |address| address.to_string())),
+            (
+                "listen",
+                self.listen
+                    .map_or_else(|| "off".into(), |address| address.to_string()),
+            ),
         ];
-        lines.iter().map(|(name, value)| format!("{name:<18} {value}\n")).collect()
+        lines
+            .iter()
+            .map(|(name, value)| format!("{name:<18} {value}\n"))
+            .collect()
     }
 }
 
@@ -98,12 +114,20 @@ pub(super) async fn execute(command: RunCommand, faults: Faults) -> Result<Exit,
         return Ok(Exit::Done);
     }
     let signals = Signals::listen()?;
-    for note in config.source.url.security_notes().into_iter().chain(config.broker.security_notes()) {
+    for note in config
+        .source
+        .url
+        .security_notes()
+        .into_iter()
+        .chain(config.broker.security_notes())
+    {
         warn!("{note}");
     }
     let progress = Arc::new(Progress::default());
     let server = match config.listen {
-        Some(address) => Some(Server::bind(address, Arc::clone(&progress), config.stall_after).map_err(Failure::from)?),
+        Some(address) => {
+            Some(Server::bind(address, Arc::clone(&progress), config.stall_after).map_err(Failure::from)?)
+        }
         None => None,
     };
     if let Some(server) = &server {
@@ -133,7 +157,16 @@ async fn relay(config: Config, progress: Arc<Progress>, signals: Signals) -> End
     let offsets = Offsets::new(&config.offsets, &config.source);
     let mut mapper = config.mapper;
     let map = move |row: &tailpost_outbox::Row| mapper.map(row);
-    tailpost_relay::run(source, sink, offsets, map, config.options, progress, signals.stop()).await
+    tailpost_relay::run(
+        source,
+        sink,
+        offsets,
+        map,
+        config.options,
+        progress,
+        signals.stop(),
+    )
+    .await
 }
 
 fn finish(ending: Ending) -> Result<Exit, Error> {
@@ -149,9 +182,10 @@ fn finish(ending: Ending) -> Result<Exit, Error> {
         // Logged when it came up, with its hint.
         Ending::Halted(failure) => Ok(Exit::of(&match failure.disposition {
             // Whatever halted is not tried again, whatever it would have been worth elsewhere.
-            Disposition::Retry { .. } | Disposition::Standby { .. } | Disposition::Park => {
-                Failure { disposition: Disposition::Halt(Cause::Unexpected), ..failure }
-            }
+            Disposition::Retry { .. } | Disposition::Standby { .. } | Disposition::Park => Failure {
+                disposition: Disposition::Halt(Cause::Unexpected),
+                ..failure
+            },
             Disposition::Setup | Disposition::Halt(_) => failure,
         })),
     }
