@@ -2,6 +2,8 @@
 
 mod args;
 mod config;
+#[cfg(test)]
+mod docs_test;
 mod environment;
 mod exit;
 mod offsets;
