@@ -222,7 +222,7 @@ fn split_list(text: &str) -> Vec<&str> {
         quoted ^= c == '"';
         c == ',' && !quoted
     })
-    .map(str::trim)
+    .map(|part| part.trim_matches(|c: char| c.is_ascii_whitespace()))
     .filter(|part| !part.is_empty())
     .collect()
 }

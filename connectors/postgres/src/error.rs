@@ -1,5 +1,7 @@
 //! What goes wrong with PostgreSQL, what the relay does about it, and how an operator mends it.
 
+use std::error::Error;
+use std::fmt;
 use std::io;
 use std::time::Duration;
 
@@ -207,9 +209,16 @@ impl PgError {
                 ConnectErrorKind::Refused => Disposition::Setup,
                 ConnectErrorKind::Unreachable | ConnectErrorKind::Busy => RETRY,
             },
-            Self::Session(_) | Self::Io(_) | Self::Closed | Self::Timeout { .. } | Self::Silent { .. } | Self::TwoServers => RETRY,
+            Self::Session(_)
+            | Self::Io(_)
+            | Self::Closed
+            | Self::Timeout { .. }
+            | Self::Silent { .. }
+            | Self::TwoServers => RETRY,
             Self::Server { during, source } => source.disposition(*during),
-            Self::ShuttingDown => Disposition::Retry { after: Some(SHUTDOWN_PAUSE) },
+            Self::ShuttingDown => Disposition::Retry {
+                after: Some(SHUTDOWN_PAUSE),
+            },
             Self::Authentication(_)
             | Self::ClearPassword { .. }
             | Self::Name(_)
@@ -223,9 +232,13 @@ impl PgError {
                 Disposition::Halt(Cause::Setup)
             }
             Self::Backfill(_) => RETRY,
-            Self::Protocol(_) | Self::Decode { .. } | Self::Stream { .. } => Disposition::Halt(Cause::Unexpected),
+            Self::Protocol(_) | Self::Decode { .. } | Self::Stream { .. } => {
+                Disposition::Halt(Cause::Unexpected)
+            }
             Self::Stuck { .. } => Disposition::Halt(Cause::Poison),
-            Self::SlotBusy { holder, .. } => Disposition::Standby { holder: holder.clone() },
+            Self::SlotBusy { holder, .. } => Disposition::Standby {
+                holder: holder.clone(),
+            },
             Self::SlotMissing { .. }
             | Self::SlotInvalidated { .. }
             | Self::SlotAdvanced { .. }
@@ -309,11 +322,29 @@ impl PgError {
     }
 }
 
+/// Prints an error with its causes, for the log.
+pub(crate) struct Chain<'a>(pub(crate) &'a PgError);
+
+impl fmt::Display for Chain<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.0)?;
+        let mut source = self.0.source();
+        while let Some(cause) = source {
+            write!(f, ": {cause}")?;
+            source = cause.source();
+        }
+        Ok(())
+    }
+}
+
 /// Keeps code and text of a server's error; a detail may quote values, so it goes.
 impl From<tokio_postgres::Error> for PgError {
     fn from(error: tokio_postgres::Error) -> Self {
         match error.as_db_error() {
-            Some(error) => Self::Server { during: During::Command, source: Box::new(error.into()) },
+            Some(error) => Self::Server {
+                during: During::Command,
+                source: Box::new(error.into()),
+            },
             None if error.is_closed() => Self::Session("connection was closed".into()),
             None => Self::Session(error.to_string()),
         }
@@ -323,6 +354,10 @@ impl From<tokio_postgres::Error> for PgError {
 impl From<PgError> for Failure {
     fn from(error: PgError) -> Self {
         let (disposition, hint) = (error.disposition(), error.hint());
-        Self { error: Box::new(error), disposition, hint }
+        Self {
+            error: Box::new(error),
+            disposition,
+            hint,
+        }
     }
 }

@@ -32,7 +32,11 @@ const WRITE_MAX: Duration = Duration::from_secs(30);
 
 /// Returns the pause between two updates: a third of `wal_sender_timeout`, at most 10 s. Zero is no time-out.
 pub(crate) fn interval(wal_sender_timeout: Duration) -> Duration {
-    if wal_sender_timeout.is_zero() { INTERVAL_MAX } else { INTERVAL_MAX.min(wal_sender_timeout / 3) }
+    if wal_sender_timeout.is_zero() {
+        INTERVAL_MAX
+    } else {
+        INTERVAL_MAX.min(wal_sender_timeout / 3)
+    }
 }
 
 /// Decides what is sent when. A plain value with injected time.
@@ -45,6 +49,10 @@ pub(crate) struct FeedbackState {
     stored: Lsn,
     asked: bool,
     last: Option<Sent>,
+    /// How often the server was heard.
+    heard: u64,
+    /// `heard` when the server was last asked for an answer.
+    pinged: Option<u64>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,12 +60,22 @@ struct Sent {
     at: Instant,
     write: Lsn,
     flush: Lsn,
+    heard: u64,
 }
 
 impl FeedbackState {
     /// `confirmed` is what the server itself holds for reported.
     pub(crate) fn new(interval: Duration, eager: bool, confirmed: Lsn) -> Self {
-        Self { interval, eager, received: Lsn::ZERO, stored: confirmed, asked: false, last: None }
+        Self {
+            interval,
+            eager,
+            received: Lsn::ZERO,
+            stored: confirmed,
+            asked: false,
+            last: None,
+            heard: 0,
+            pinged: None,
+        }
     }
 
     /// Notes the place up to which all is read.
@@ -75,6 +93,11 @@ impl FeedbackState {
         self.asked = true;
     }
 
+    /// Notes how often the server was heard.
+    pub(crate) fn heard(&mut self, times: u64) {
+        self.heard = times;
+    }
+
     /// When the next update is due; `now` or earlier means at once.
     pub(crate) fn due(&self, now: Instant) -> Instant {
         let Some(last) = self.last else { return now };
@@ -82,7 +105,11 @@ impl FeedbackState {
         if (self.asked && news) || (self.eager && self.stored != last.flush) {
             return now;
         }
-        let pause = if self.asked { REPEAT_MIN.min(self.interval) } else { self.interval };
+        let pause = if self.asked {
+            REPEAT_MIN.min(self.interval)
+        } else {
+            self.interval
+        };
         last.at + pause
     }
 
@@ -91,12 +118,29 @@ impl FeedbackState {
         (self.due(now) <= now).then(|| self.status(now, clock))
     }
 
-    /// Makes an update, due or not.
+    /// Makes an update, due or not. A server that hears from us in time and has nothing to send is silent for ever, like
+    /// a dead link; so it is asked for an answer when nothing was heard since the last update, and not again before it
+    /// was heard: while nobody reads, answers must not pile up.
     pub(crate) fn status(&mut self, now: Instant, clock: i64) -> StandbyStatus {
         self.asked = false;
-        let (write, flush) = (self.write(), self.stored);
-        self.last = Some(Sent { at: now, write, flush });
-        StandbyStatus { write, flush, apply: flush, clock, reply: false }
+        let (write, flush, heard) = (self.write(), self.stored, self.heard);
+        let reply = self.last.is_some_and(|last| last.heard == heard) && self.pinged != Some(heard);
+        if reply {
+            self.pinged = Some(heard);
+        }
+        self.last = Some(Sent {
+            at: now,
+            write,
+            flush,
+            heard,
+        });
+        StandbyStatus {
+            write,
+            flush,
+            apply: flush,
+            clock,
+            reply,
+        }
     }
 
     fn write(&self) -> Lsn {
@@ -108,6 +152,7 @@ impl FeedbackState {
 #[derive(Debug, Default)]
 struct Shared {
     received: AtomicU64,
+    heard: AtomicU64,
     asked: AtomicBool,
     wake: Notify,
 }
@@ -137,7 +182,13 @@ impl Feedback {
     ) -> Self {
         let shared = Arc::new(Shared::default());
         let (orders, inbox) = mpsc::channel(2);
-        let mut writer = Writer { writer, state, shared: Arc::clone(&shared), stored, buffer: BytesMut::new() };
+        let mut writer = Writer {
+            writer,
+            state,
+            shared: Arc::clone(&shared),
+            stored,
+            buffer: BytesMut::new(),
+        };
         let task = Task::spawn(async move {
             if let Err(error) = writer.run(inbox).await {
                 // A full or closed channel already holds, or no longer needs, a reason.
@@ -152,6 +203,11 @@ impl Feedback {
         self.shared.received.fetch_max(lsn.0, Relaxed);
     }
 
+    /// Notes that bytes came from the server. Wakes nobody.
+    pub(crate) fn heard(&self) {
+        self.shared.heard.fetch_add(1, Relaxed);
+    }
+
     /// Answers the server at once.
     pub(crate) fn ask(&self) {
         self.shared.asked.store(true, Relaxed);
@@ -164,7 +220,10 @@ impl Feedback {
     /// The writer has ended.
     pub(crate) async fn finish(&self) -> Result<(), PgError> {
         let (done, written) = oneshot::channel();
-        self.orders.send(Order::Finish(done)).await.map_err(|_| PgError::Closed)?;
+        self.orders
+            .send(Order::Finish(done))
+            .await
+            .map_err(|_| PgError::Closed)?;
         written.await.map_err(|_| PgError::Closed)
     }
 
@@ -216,6 +275,7 @@ impl<W: AsyncWrite + Unpin> Writer<W> {
 
     fn observe(&mut self) {
         self.state.received(Lsn(self.shared.received.load(Relaxed)));
+        self.state.heard(self.shared.heard.load(Relaxed));
         if let Some(position) = self.stored.borrow_and_update().as_ref() {
             self.state.stored(position.0);
         }
@@ -251,9 +311,10 @@ impl<W: AsyncWrite + Unpin> Writer<W> {
             self.writer.flush().await?;
             Ok::<(), io::Error>(())
         };
-        timeout(WRITE_MAX, write)
-            .await
-            .map_err(|_| PgError::Timeout { what: "read our status update", after: WRITE_MAX })??;
+        timeout(WRITE_MAX, write).await.map_err(|_| PgError::Timeout {
+            what: "read our status update",
+            after: WRITE_MAX,
+        })??;
         self.buffer.clear();
         Ok(())
     }
@@ -264,3 +325,6 @@ fn clock() -> i64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     i64::try_from(now.as_micros()).unwrap_or(i64::MAX) - EPOCH_UNIX_US
 }
+
+#[cfg(test)]
+mod tests;

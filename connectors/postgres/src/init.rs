@@ -109,7 +109,6 @@ pub enum Step {
 pub struct Plan {
     /// The steps, in order; a [`Step::Backfill`] is the last.
     pub steps: Vec<Step>,
-    slot: String,
 }
 
 impl Plan {
@@ -171,10 +170,7 @@ pub async fn plan(sql: &SqlSession, config: &PgConfig, options: &InitOptions<'_>
         Some(slot) => keep_slot(&slot, &server, options, &mut steps)?,
         None => make_slot(sql, config, options, &found, &mut steps).await?,
     }
-    Ok(Plan {
-        steps,
-        slot: config.slot.clone(),
-    })
+    Ok(Plan { steps })
 }
 
 /// Runs the plan but for a backfill, telling `done` after each step. It stops at the first error; run again it goes on.
@@ -191,17 +187,14 @@ pub async fn apply(
     for step in &plan.steps {
         match step {
             Step::Kept { .. } => {}
-            Step::Sql { statement, .. } => {
-                let waits = statement.contains("pg_create_logical_replication_slot");
-                if waits {
-                    tell_who_is_writing(sql).await?;
-                    sql.client().batch_execute("SET statement_timeout = 0").await?;
-                }
-                sql.client().batch_execute(statement).await?;
-                if waits {
-                    sql.client().batch_execute("RESET statement_timeout").await?;
-                }
+            Step::Sql { statement, .. } if makes_slot(statement) => {
+                tell_who_is_writing(sql).await?;
+                sql.client().batch_execute("SET statement_timeout = 0").await?;
+                let made = sql.client().batch_execute(statement).await;
+                sql.client().batch_execute("RESET statement_timeout").await?;
+                made?;
             }
+            Step::Sql { statement, .. } => sql.client().batch_execute(statement).await?,
             Step::Replication { statement, .. } => {
                 let mut session =
                     Session::connect(&config.url, Some(sql.host()), &config.application_name).await?;
@@ -214,16 +207,23 @@ pub async fn apply(
     Ok(())
 }
 
+fn makes_slot(statement: &str) -> bool {
+    statement.contains("pg_create_logical_replication_slot")
+}
+
 /// Logs which transactions a new slot will wait for.
 pub(crate) async fn tell_who_is_writing(sql: &SqlSession) -> Result<(), PgError> {
+    // Every role may see the lock that a transaction with a number holds on it; the rest of pg_stat_activity not.
     const WRITING: &str = "
-        SELECT a.pid, extract(epoch FROM pg_catalog.clock_timestamp() - a.xact_start)::pg_catalog.int8
-          FROM pg_catalog.pg_stat_activity a
-         WHERE a.backend_xid IS NOT NULL AND a.pid <> pg_catalog.pg_backend_pid() ORDER BY a.xact_start LIMIT 5";
+        SELECT l.pid, extract(epoch FROM pg_catalog.clock_timestamp() - a.xact_start)::pg_catalog.int8
+          FROM pg_catalog.pg_locks l LEFT JOIN pg_catalog.pg_stat_activity a ON a.pid = l.pid
+         WHERE l.locktype = 'transactionid' AND l.mode = 'ExclusiveLock' AND l.granted
+           AND l.pid <> pg_catalog.pg_backend_pid()
+         ORDER BY a.xact_start LIMIT 5";
     for row in &rows(sql, WRITING, &[]).await? {
         let (pid, seconds): (i32, Option<i64>) = (row.field(0)?, row.field(1)?);
         let holder = slot::holder(sql, pid).await?;
-        info!(%holder, open_seconds = seconds.unwrap_or_default(), "the new slot waits for the end of a transaction that writes");
+        info!(%holder, open_seconds = seconds, "the new slot waits for the end of a transaction that writes");
     }
     Ok(())
 }
@@ -444,7 +444,7 @@ async fn free_places(sql: &SqlSession, slots: i64) -> Result<(), PgError> {
         SELECT pg_catalog.current_setting('max_replication_slots')::pg_catalog.int8,
                (SELECT pg_catalog.count(*) FROM pg_catalog.pg_replication_slots),
                pg_catalog.current_setting('max_wal_senders')::pg_catalog.int8,
-               (SELECT pg_catalog.count(*) FROM pg_catalog.pg_stat_activity a WHERE a.backend_type = 'walsender')";
+               (SELECT pg_catalog.count(*) FROM pg_catalog.pg_stat_replication)";
     let row = row(sql, PLACES, &[]).await?;
     let (max_slots, used_slots, max_senders, senders): (i64, i64, i64, i64) =
         (row.field(0)?, row.field(1)?, row.field(2)?, row.field(3)?);
@@ -474,7 +474,6 @@ mod tests {
                 },
                 failover_step("s"),
             ],
-            slot: "s".into(),
         };
         assert_eq!(
             plan.render(),

@@ -39,7 +39,8 @@ impl Relations {
 
     /// The types of `relation` that are neither built in nor learned, each once.
     pub(crate) fn unknown_types(&self, relation: &Relation) -> Vec<u32> {
-        let known = |oid: &u32| builtin(*oid).is_some() || *oid < FIRST_USER_OID || self.kinds.contains_key(oid);
+        let known =
+            |oid: &u32| builtin(*oid).is_some() || *oid < FIRST_USER_OID || self.kinds.contains_key(oid);
         let mut oids: Vec<u32> = relation.columns.iter().map(|column| column.type_oid).collect();
         oids.retain(|oid| !known(oid));
         oids.sort_unstable();
@@ -62,9 +63,16 @@ impl Relations {
         let columns = relation
             .columns
             .into_iter()
-            .map(|column| Column { kind: self.kind(column.type_oid), name: column.name })
+            .map(|column| Column {
+                kind: self.kind(column.type_oid),
+                name: column.name,
+            })
             .collect();
-        let table = Table { schema: relation.namespace, name: relation.name, columns };
+        let table = Table {
+            schema: relation.namespace,
+            name: relation.name,
+            columns,
+        };
         match self.entries.get(&relation.id) {
             Some(Entry::Outbox(known)) if **known == table => {}
             _ => {
@@ -74,7 +82,9 @@ impl Relations {
     }
 
     fn kind(&self, oid: u32) -> ColumnKind {
-        builtin(oid).or_else(|| self.kinds.get(&oid).copied()).unwrap_or(ColumnKind::Other)
+        builtin(oid)
+            .or_else(|| self.kinds.get(&oid).copied())
+            .unwrap_or(ColumnKind::Other)
     }
 }
 
@@ -165,16 +175,36 @@ mod tests {
     #[test]
     fn only_types_that_are_not_the_servers_own_are_looked_up_and_only_once() {
         let mut relations = Relations::default();
-        let relation = relation(1, "ob", &[("a", 20_000), ("b", 20_000), ("c", 1700), ("d", 17), ("e", 20_001)]);
+        let relation = relation(
+            1,
+            "ob",
+            &[
+                ("a", 20_000),
+                ("b", 20_000),
+                ("c", 1700),
+                ("d", 17),
+                ("e", 20_001),
+            ],
+        );
         assert_eq!(relations.unknown_types(&relation), [20_000, 20_001]);
         relations.learn(20_000, user_kind(17, "b", "U"));
         relations.learn(20_001, user_kind(3802, "b", "U"));
         assert!(relations.unknown_types(&relation).is_empty());
         relations.insert_outbox(relation);
-        let kinds: Vec<ColumnKind> = table(&relations, 1).columns.iter().map(|column| column.kind).collect();
+        let kinds: Vec<ColumnKind> = table(&relations, 1)
+            .columns
+            .iter()
+            .map(|column| column.kind)
+            .collect();
         assert_eq!(
             kinds,
-            [ColumnKind::Bytes, ColumnKind::Bytes, ColumnKind::Other, ColumnKind::Bytes, ColumnKind::Json]
+            [
+                ColumnKind::Bytes,
+                ColumnKind::Bytes,
+                ColumnKind::Other,
+                ColumnKind::Bytes,
+                ColumnKind::Json
+            ]
         );
     }
 

@@ -76,7 +76,9 @@ impl Session {
             None => connect(url).await?,
         };
         let (stream, startup, login) = prepare(url, connected, application_name)?;
-        let mut session = Self { reader: FrameReader::new(stream, Framing::new(0)) };
+        let mut session = Self {
+            reader: FrameReader::new(stream, Framing::new(0)),
+        };
         within("log us in", async {
             session.send(&startup).await?;
             session.log_in(login).await
@@ -110,7 +112,10 @@ impl Session {
                 DATA_ROW_TAG => rows.push(row(&body)?),
                 ERROR_RESPONSE_TAG => refused = Some(server_error(&body, During::Command)),
                 NOTICE_RESPONSE_TAG => note(&body),
-                ROW_DESCRIPTION_TAG | COMMAND_COMPLETE_TAG | EMPTY_QUERY_RESPONSE_TAG | PARAMETER_STATUS_TAG => {}
+                ROW_DESCRIPTION_TAG
+                | COMMAND_COMPLETE_TAG
+                | EMPTY_QUERY_RESPONSE_TAG
+                | PARAMETER_STATUS_TAG => {}
                 other => return Err(unexpected(other, "as an answer to a command")),
             }
         }
@@ -120,7 +125,11 @@ impl Session {
     ///
     /// # Errors
     /// The server's ([`During::Start`]), or the connection's.
-    pub(crate) async fn start_replication(mut self, sql: &str, copy_data_max: usize) -> Result<CopyBoth, PgError> {
+    pub(crate) async fn start_replication(
+        mut self,
+        sql: &str,
+        copy_data_max: usize,
+    ) -> Result<CopyBoth, PgError> {
         within("start the replication stream", async {
             self.send(&query(sql)?).await?;
             loop {
@@ -138,7 +147,10 @@ impl Session {
         let (stream, mut framing) = self.reader.into_parts();
         framing.admit(copy_data_max);
         let socket = Socket::new(stream);
-        Ok(CopyBoth { reader: FrameReader::new(socket.clone(), framing), writer: socket })
+        Ok(CopyBoth {
+            reader: FrameReader::new(socket.clone(), framing),
+            writer: socket,
+        })
     }
 
     async fn log_in(&mut self, mut login: Login) -> Result<(), PgError> {
@@ -178,17 +190,38 @@ pub(crate) async fn within<T>(
     what: &'static str,
     step: impl Future<Output = Result<T, PgError>>,
 ) -> Result<T, PgError> {
-    tokio::time::timeout(STEP_MAX, step).await.map_err(|_| PgError::Timeout { what, after: STEP_MAX })?
+    tokio::time::timeout(STEP_MAX, step)
+        .await
+        .map_err(|_| PgError::Timeout {
+            what,
+            after: STEP_MAX,
+        })?
 }
 
 /// Makes the error of an `ErrorResponse`.
 pub(crate) fn server_error(body: &bytes::Bytes, during: During) -> PgError {
-    PgError::Server { during, source: Box::new(ServerError::parse(body)) }
+    PgError::Server {
+        during,
+        source: Box::new(ServerError::parse(body)),
+    }
 }
 
-fn prepare(url: &Url, connected: Connected, application_name: &str) -> Result<(Stream, BytesMut, Login), PgError> {
+fn prepare(
+    url: &Url,
+    connected: Connected,
+    application_name: &str,
+) -> Result<(Stream, BytesMut, Login), PgError> {
     let private = connected.is_private();
-    let Connected { stream, host, user, database, password, server_end_point, tls, .. } = connected;
+    let Connected {
+        stream,
+        host,
+        user,
+        database,
+        password,
+        server_end_point,
+        tls,
+        ..
+    } = connected;
     let mut parameters = vec![
         ("user", user.as_str()),
         ("database", database.as_str()),
@@ -254,8 +287,12 @@ fn row(body: &[u8]) -> Result<Row, PgError> {
         let text = match range {
             None => None,
             Some(range) => {
-                let bytes = data.buffer().get(range).ok_or_else(|| unexpected(DATA_ROW_TAG, "cut short"))?;
-                let text = std::str::from_utf8(bytes).map_err(|_| unexpected(DATA_ROW_TAG, "that is not UTF-8"))?;
+                let bytes = data
+                    .buffer()
+                    .get(range)
+                    .ok_or_else(|| unexpected(DATA_ROW_TAG, "cut short"))?;
+                let text =
+                    std::str::from_utf8(bytes).map_err(|_| unexpected(DATA_ROW_TAG, "that is not UTF-8"))?;
                 Some(text.to_owned())
             }
         };

@@ -23,7 +23,12 @@ impl Side {
     /// Takes over the session that the stream was opened with.
     pub(crate) fn new(url: Url, application_name: String, session: SqlSession) -> Self {
         let host = session.host().clone();
-        Self { url, application_name, host, session: Mutex::new(Some(Arc::new(session))) }
+        Self {
+            url,
+            application_name,
+            host,
+            session: Mutex::new(Some(Arc::new(session))),
+        }
     }
 
     /// Returns the session, opened anew if there is none. Cancel-safe.

@@ -35,6 +35,8 @@ use crate::watcher::Watcher;
 const SILENCE_MIN: Duration = Duration::from_secs(30);
 /// What a message may have beside the payload: names, headers, the other columns, bytes.
 const ROW_OVERHEAD: usize = 64 << 10;
+/// What is admitted at least, bytes: the description of a table of 1,600 columns takes half of it.
+const COPY_DATA_MIN: usize = 256 << 10;
 
 /// What a source is made of.
 #[derive(Clone, Debug)]
@@ -67,13 +69,15 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// Asks a server, over a replication session of its own.
+    /// Asks the server that a stream would be opened on, over sessions of its own.
     ///
     /// # Errors
     /// No session.
     pub async fn read(url: &Url, application_name: &str) -> Result<Self, PgError> {
-        let mut session = Session::connect(url, None, application_name).await?;
-        Ok(identify(&mut session).await?.0)
+        // Only an SQL session looks at target_session_attrs.
+        let sql = SqlSession::connect(url, application_name).await?;
+        let mut session = Session::connect(url, Some(sql.host()), application_name).await?;
+        Ok(within("identify itself", identify(&mut session)).await?.0)
     }
 }
 
@@ -89,7 +93,12 @@ pub struct PgSource {
 impl PgSource {
     /// Makes a source; opens nothing.
     pub fn new(config: SourceConfig) -> Self {
-        Self { config, identity: None, tables: Arc::default(), failures: Arc::default() }
+        Self {
+            config,
+            identity: None,
+            tables: Arc::default(),
+            failures: Arc::default(),
+        }
     }
 
     /// Demands that the server be the one that `identity` names (an offset knows whose it is), from the first stream on.
@@ -121,7 +130,16 @@ impl PgSource {
         let confirmed = confirmed_flush(&sql, &self.config.wanted.slot).await?;
         let start = self.judge_start(resume, confirmed)?.max(from);
         info!(slot = %self.config.wanted.slot, from = %start, "streaming");
-        Ok(self.assemble(copy, sql, stored, Opened { start, confirmed, timeout }))
+        Ok(self.assemble(
+            copy,
+            sql,
+            stored,
+            Opened {
+                start,
+                confirmed,
+                timeout,
+            },
+        ))
     }
 
     /// The tables found now, and under the names that they had in earlier streams.
@@ -142,11 +160,19 @@ impl PgSource {
                 ("database", &before.database, &now.database),
             ] {
                 if before != now {
-                    return Err(PgError::IdentityChanged { what, before: before.clone(), now: now.clone() });
+                    return Err(PgError::IdentityChanged {
+                        what,
+                        before: before.clone(),
+                        now: now.clone(),
+                    });
                 }
             }
             if before.timeline != now.timeline {
-                warn!(before = before.timeline, now = now.timeline, "the server is on another timeline: a standby was promoted");
+                warn!(
+                    before = before.timeline,
+                    now = now.timeline,
+                    "the server is on another timeline: a standby was promoted"
+                );
             }
         }
         self.identity = Some(now);
@@ -157,22 +183,35 @@ impl PgSource {
     /// the offset; nobody knows who, where it does not.
     fn judge_start(&self, resume: Option<Lsn>, confirmed: Lsn) -> Result<Lsn, PgError> {
         match resume {
-            Some(stored) if confirmed > stored && !self.config.slot_mode => {
-                Err(PgError::SlotAdvanced { slot: self.config.wanted.slot.clone(), stored, confirmed })
-            }
+            Some(stored) if confirmed > stored && !self.config.slot_mode => Err(PgError::SlotAdvanced {
+                slot: self.config.wanted.slot.clone(),
+                stored,
+                confirmed,
+            }),
             Some(stored) => Ok(stored.max(confirmed)),
             None => Ok(confirmed),
         }
     }
 
     async fn start(&self, session: Session, sql: &SqlSession, from: Lsn) -> Result<CopyBoth, PgError> {
-        let Wanted { slot, publications, .. } = &self.config.wanted;
+        let Wanted {
+            slot, publications, ..
+        } = &self.config.wanted;
         let command = quote::start_replication(slot, from, publications)?;
-        let copy_data_max = self.config.max_message_bytes.saturating_mul(2).saturating_add(ROW_OVERHEAD);
+        let row_max = self
+            .config
+            .max_message_bytes
+            .saturating_mul(2)
+            .saturating_add(ROW_OVERHEAD);
+        let copy_data_max = row_max.max(COPY_DATA_MIN);
         match session.start_replication(&command, copy_data_max).await {
-            Err(PgError::Server { during: During::Start, source }) if source.code == "55006" => {
-                Err(PgError::SlotBusy { slot: slot.clone(), holder: holder(sql, slot).await? })
-            }
+            Err(PgError::Server {
+                during: During::Start,
+                source,
+            }) if source.code == "55006" => Err(PgError::SlotBusy {
+                slot: slot.clone(),
+                holder: holder(sql, slot).await?,
+            }),
             other => other,
         }
     }
@@ -184,9 +223,17 @@ impl PgSource {
         stored: watch::Receiver<Option<PgPosition>>,
         opened: Opened,
     ) -> PgStream {
-        let Opened { start, confirmed, timeout } = opened;
+        let Opened {
+            start,
+            confirmed,
+            timeout,
+        } = opened;
         let config = &self.config;
-        let side = Arc::new(Side::new(config.url.clone(), config.application_name.clone(), sql));
+        let side = Arc::new(Side::new(
+            config.url.clone(),
+            config.application_name.clone(),
+            sql,
+        ));
         // Room for the writer's reason and the watcher's.
         let (ending, ended) = mpsc::channel(2);
         let watcher = Watcher {
@@ -200,7 +247,10 @@ impl PgSource {
         PgStream {
             reader: copy.reader,
             changes: Changes::new(Arc::clone(&config.progress)),
-            resolver: Resolver { side, tables: Arc::clone(&self.tables) },
+            resolver: Resolver {
+                side,
+                tables: Arc::clone(&self.tables),
+            },
             feedback: Feedback::spawn(copy.writer, state, stored.clone(), ending),
             watcher: Task::spawn(watcher.run()),
             ended,
@@ -257,9 +307,14 @@ async fn identify(session: &mut Session) -> Result<(Identity, Lsn), PgError> {
 async fn wal_sender_timeout(session: &mut Session) -> Result<Duration, PgError> {
     const TIMEOUT: &str = "SELECT setting FROM pg_catalog.pg_settings WHERE name = 'wal_sender_timeout'";
     let rows = session.simple_query(TIMEOUT).await?;
-    let text = rows.first().and_then(|row| row.first()).and_then(Option::as_deref);
+    let text = rows
+        .first()
+        .and_then(|row| row.first())
+        .and_then(Option::as_deref);
     let millis = text.and_then(|text| text.parse().ok());
-    millis.map(Duration::from_millis).ok_or_else(|| PgError::Protocol("wal_sender_timeout is no number".into()))
+    millis
+        .map(Duration::from_millis)
+        .ok_or_else(|| PgError::Protocol("wal_sender_timeout is no number".into()))
 }
 
 async fn confirmed_flush(sql: &SqlSession, slot: &str) -> Result<Lsn, PgError> {
@@ -270,7 +325,8 @@ async fn confirmed_flush(sql: &SqlSession, slot: &str) -> Result<Lsn, PgError> {
 }
 
 async fn holder(sql: &SqlSession, slot: &str) -> Result<String, PgError> {
-    const ACTIVE: &str = "SELECT max(s.active_pid) FROM pg_catalog.pg_replication_slots s WHERE s.slot_name = $1";
+    const ACTIVE: &str =
+        "SELECT max(s.active_pid) FROM pg_catalog.pg_replication_slots s WHERE s.slot_name = $1";
     match row(sql, ACTIVE, &[&slot]).await?.field(0)? {
         Some(pid) => slot::holder(sql, pid).await,
         None => Ok("a session that has just ended".into()),

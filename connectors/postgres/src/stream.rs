@@ -15,8 +15,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use postgres_protocol::message::backend::{
-    COMMAND_COMPLETE_TAG, COPY_DATA_TAG, COPY_DONE_TAG, ERROR_RESPONSE_TAG, NOTICE_RESPONSE_TAG, PARAMETER_STATUS_TAG,
-    READY_FOR_QUERY_TAG,
+    COMMAND_COMPLETE_TAG, COPY_DATA_TAG, COPY_DONE_TAG, ERROR_RESPONSE_TAG, NOTICE_RESPONSE_TAG,
+    PARAMETER_STATUS_TAG, READY_FOR_QUERY_TAG,
 };
 use tailpost_pgoutput::{Lsn, Relation, ReplicationMessage};
 use tailpost_relay::{Failure, Item, Stream};
@@ -95,16 +95,27 @@ impl Stream for PgStream {
     }
 
     async fn finish(self) -> Result<(), Failure> {
-        let Self { mut reader, feedback, watcher, .. } = self;
+        let Self {
+            mut reader,
+            feedback,
+            watcher,
+            ..
+        } = self;
         drop(watcher);
         let acknowledged = async {
             feedback.finish().await?;
             loop {
                 match reader.next().await? {
-                    Frame::Message { tag: COPY_DONE_TAG | COMMAND_COMPLETE_TAG | READY_FOR_QUERY_TAG, .. } => {
+                    Frame::Message {
+                        tag: COPY_DONE_TAG | COMMAND_COMPLETE_TAG | READY_FOR_QUERY_TAG,
+                        ..
+                    } => {
                         return Ok(());
                     }
-                    Frame::Message { tag: ERROR_RESPONSE_TAG, raw } => {
+                    Frame::Message {
+                        tag: ERROR_RESPONSE_TAG,
+                        raw,
+                    } => {
                         return Err(server_error(&raw.slice(HEADER_LEN..), During::Stream));
                     }
                     Frame::Message { .. } | Frame::Oversized { .. } => {}
@@ -113,7 +124,10 @@ impl Stream for PgStream {
         };
         timeout(FINISH_MAX, acknowledged)
             .await
-            .map_err(|_| PgError::Timeout { what: "acknowledge the end of the stream", after: FINISH_MAX })??;
+            .map_err(|_| PgError::Timeout {
+                what: "acknowledge the end of the stream",
+                after: FINISH_MAX,
+            })??;
         if timeout(GOODBYE_MAX, feedback.terminate()).await.is_err() {
             info!("the server did not take our goodbye; the position is with it already");
         }
@@ -134,7 +148,10 @@ impl PgStream {
                 biased;
                 reason = self.ended.recv() => return Err(reason.unwrap_or(PgError::Closed)),
                 filled = self.reader.fill() => match filled {
-                    Ok(()) => self.heard = Instant::now(),
+                    Ok(()) => {
+                        self.heard = Instant::now();
+                        self.feedback.heard();
+                    }
                     // Who closed the connection on purpose said why.
                     Err(error) => return Err(self.ended.try_recv().unwrap_or(error)),
                 },
@@ -158,19 +175,28 @@ impl PgStream {
             PARAMETER_STATUS_TAG => settings::verify_change(&body).map(|()| None),
             // The server ends the copy by itself only when it shuts down.
             COPY_DONE_TAG | COMMAND_COMPLETE_TAG | READY_FOR_QUERY_TAG => Err(PgError::ShuttingDown),
-            other => {
-                Err(PgError::Protocol(format!("unexpected message '{}' inside the stream", other.escape_ascii())))
-            }
+            other => Err(PgError::Protocol(format!(
+                "unexpected message '{}' inside the stream",
+                other.escape_ascii()
+            ))),
         }
     }
 
     /// A `CopyData`; of one over the limit (`oversized` is its length) only the head.
-    fn copied(&mut self, payload: Bytes, oversized: Option<usize>) -> Result<Option<Item<PgPosition>>, PgError> {
+    fn copied(
+        &mut self,
+        payload: Bytes,
+        oversized: Option<usize>,
+    ) -> Result<Option<Item<PgPosition>>, PgError> {
         let at = self.pace.position();
         let message =
             ReplicationMessage::parse(payload).map_err(|source| PgError::Decode { lsn: at, source })?;
         let change = match message {
-            ReplicationMessage::Keepalive { wal_end, reply_requested, .. } => {
+            ReplicationMessage::Keepalive {
+                wal_end,
+                reply_requested,
+                ..
+            } => {
                 return self.keepalive(wal_end, reply_requested);
             }
             ReplicationMessage::XLogData { wal_start, data, .. } => {
@@ -192,7 +218,10 @@ impl PgStream {
                 self.failures.store(0, Relaxed);
                 self.feedback.received(lsn);
                 let urgent = self.pace.end(lsn, self.stored());
-                Ok(Some(Item::End { position: PgPosition(lsn), urgent }))
+                Ok(Some(Item::End {
+                    position: PgPosition(lsn),
+                    urgent,
+                }))
             }
         }
     }
@@ -207,7 +236,10 @@ impl PgStream {
             return Err(PgError::ShuttingDown);
         }
         let urgent = self.pace.keepalive(wal_end, asked, stored);
-        Ok(urgent.map(|urgent| Item::Keepalive { position: PgPosition(wal_end), urgent }))
+        Ok(urgent.map(|urgent| Item::Keepalive {
+            position: PgPosition(wal_end),
+            urgent,
+        }))
     }
 
     fn stored(&self) -> Lsn {
@@ -219,13 +251,22 @@ impl PgStream {
         if source.may_be_stuck() {
             let times = self.failures.fetch_add(1, Relaxed) + 1;
             if times >= FAILURES_MAX {
-                return PgError::Stuck { lsn: self.pace.position(), times, source };
+                return PgError::Stuck {
+                    lsn: self.pace.position(),
+                    times,
+                    source,
+                };
             }
         }
         if source.code == "42704" {
-            return PgError::PublicationMissing { message: source.message };
+            return PgError::PublicationMissing {
+                message: source.message,
+            };
         }
-        PgError::Server { during: During::Stream, source }
+        PgError::Server {
+            during: During::Stream,
+            source,
+        }
     }
 }
 
@@ -233,7 +274,9 @@ impl PgStream {
 fn noticed(body: &Bytes) -> Result<(), PgError> {
     let notice = ServerError::parse(body);
     if notice.is_skipped_publication() {
-        return Err(PgError::PublicationMissing { message: notice.message });
+        return Err(PgError::PublicationMissing {
+            message: notice.message,
+        });
     }
     if notice.severity == "WARNING" {
         warn!(%notice, "server warned inside the stream");

@@ -55,7 +55,7 @@ impl FromStr for TableName {
     type Err = TableNameError;
 
     fn from_str(text: &str) -> Result<Self, TableNameError> {
-        let mut parts = split_parts(text.trim())?;
+        let mut parts = split_parts(text.trim_matches(|c: char| c.is_ascii_whitespace()))?;
         let name = parts.pop().ok_or(TableNameError::Empty)?;
         let schema = parts.pop();
         if !parts.is_empty() {
@@ -512,6 +512,12 @@ mod tests {
         );
         assert_eq!(parse(r#"sales."a.b""#), Ok((Some("sales".into()), "a.b".into())));
         assert_eq!(parse(r#""a""b""#), Ok((None, r#"a"b"#.into())));
+    }
+
+    #[test]
+    fn a_blank_beyond_ascii_belongs_to_the_name_as_in_sql() {
+        assert_eq!(parse(" a\u{85} "), Ok((None, "a\u{85}".into())));
+        assert_eq!(parse("\u{a0}"), Ok((None, "\u{a0}".into())));
     }
 
     #[test]

@@ -16,6 +16,7 @@ use tracing::warn;
 
 use crate::PgError;
 use crate::catalog::{Field, rows};
+use crate::error::Chain;
 use crate::preflight::{Wanted, verify};
 use crate::session::socket::Socket;
 use crate::side::{Side, server_is_gone};
@@ -56,7 +57,7 @@ impl Watcher {
                 Err(PgError::Connect(error)) if server_is_gone(&error) => return PgError::ShuttingDown,
                 Err(PgError::TwoServers) => return PgError::TwoServers,
                 Err(error) => {
-                    warn!(%error, "no SQL session to watch the server with; trying again");
+                    warn!(error = %Chain(&error), "no SQL session to watch the server with; trying again");
                     sleep(RECONNECT_AFTER).await;
                     continue;
                 }
@@ -76,7 +77,7 @@ impl Watcher {
                 match error.disposition() {
                     Disposition::Halt(_) | Disposition::Setup => return error,
                     Disposition::Retry { .. } | Disposition::Standby { .. } | Disposition::Park => {
-                        warn!(%error, "could not watch the server; trying again");
+                        warn!(error = %Chain(&error), "could not watch the server; trying again");
                     }
                 }
             }

@@ -152,3 +152,94 @@ fn matches_host(pattern: &str, host: &str) -> bool {
         None => false,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use rcgen::{
+        CertificateParams, DnType, KeyPair, PKCS_ECDSA_P256_SHA256, PKCS_ECDSA_P384_SHA384, PKCS_ED25519,
+    };
+    use rustls::pki_types::pem::PemObject;
+
+    use super::*;
+
+    fn pem(text: &[u8]) -> CertificateDer<'static> {
+        CertificateDer::from_pem_slice(text).expect("a certificate")
+    }
+
+    fn made(
+        names: &[&str],
+        common_name: &str,
+        algorithm: &'static rcgen::SignatureAlgorithm,
+    ) -> CertificateDer<'static> {
+        let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+        let mut params = CertificateParams::new(names).expect("params");
+        params.distinguished_name.push(DnType::CommonName, common_name);
+        let key = KeyPair::generate_for(algorithm).expect("a key");
+        params.self_signed(&key).expect("a certificate").der().clone()
+    }
+
+    #[test]
+    fn channel_binding_hashes_by_the_signatures_own_hash() {
+        let p256 = made(&[], "x", &PKCS_ECDSA_P256_SHA256);
+        assert_eq!(server_end_point(&p256), Some(Sha256::digest(&p256).to_vec()));
+        let p384 = made(&[], "x", &PKCS_ECDSA_P384_SHA384);
+        assert_eq!(server_end_point(&p384), Some(Sha384::digest(&p384).to_vec()));
+        let pss = pem(include_bytes!("../testdata/pss-sha384.crt"));
+        assert_eq!(server_end_point(&pss), Some(Sha384::digest(&pss).to_vec()));
+        let sha1 = pem(include_bytes!("../testdata/rsa-sha1.crt"));
+        assert_eq!(
+            server_end_point(&sha1),
+            Some(Sha256::digest(&sha1).to_vec()),
+            "SHA-256 in place of SHA-1"
+        );
+    }
+
+    #[test]
+    fn no_channel_binding_for_signatures_without_a_hash_or_unreadable_certificates() {
+        assert_eq!(server_end_point(&made(&[], "x", &PKCS_ED25519)), None);
+        assert_eq!(server_end_point(&CertificateDer::from(vec![0x30, 0x80, 1])), None);
+    }
+
+    #[test]
+    fn common_name_matches_exactly_or_by_one_leftmost_label() {
+        let matches = |name: &str, host| common_name_matches(&made(&[], name, &PKCS_ECDSA_P256_SHA256), host);
+        assert!(matches("db.example", "DB.example"));
+        assert!(matches("*.shop.example", "db.shop.example"));
+        assert!(matches("192.0.2.1", "192.0.2.1"));
+        for (name, host) in [
+            ("db.example", "db.example.evil"),
+            ("*.shop.example", "a.db.shop.example"),
+            ("*.shop.example", "shop.example"),
+            ("*.shop.example", ".shop.example"),
+            ("*.example", "db.example"),
+            ("*.0.2.1", "192.0.2.1"),
+            ("*", "localhost"),
+            ("d*.shop.example", "db.shop.example"),
+            ("", ""),
+        ] {
+            assert!(!matches(name, host), "{name} {host}");
+        }
+    }
+
+    #[test]
+    fn common_name_is_nothing_beside_an_alternative_name() {
+        assert!(!common_name_matches(
+            &made(&["other.example"], "db.example", &PKCS_ECDSA_P256_SHA256),
+            "db.example"
+        ));
+        assert!(!common_name_matches(
+            &made(&["192.0.2.1"], "db.example", &PKCS_ECDSA_P256_SHA256),
+            "db.example"
+        ));
+    }
+
+    #[test]
+    fn validity_has_both_ends() {
+        let certificate = pem(include_bytes!("../testdata/rsa-sha1.crt"));
+        let at = |seconds| UnixTime::since_unix_epoch(std::time::Duration::from_secs(seconds));
+        assert!(is_valid_at(&certificate, UnixTime::now()));
+        assert!(!is_valid_at(&certificate, at(0)));
+        assert!(!is_valid_at(&certificate, at(200 * 365 * 86_400)));
+        assert!(!is_valid_at(&CertificateDer::from(Vec::new()), UnixTime::now()));
+    }
+}

@@ -6,7 +6,6 @@
 
 use std::error::Error;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use futures_util::stream::{FuturesUnordered, StreamExt};
@@ -18,6 +17,7 @@ use lapin::{BasicProperties, Channel, Confirmation, Connection, ConnectionProper
 use tailpost_outbox::{HeaderValue, Message, headers};
 use tailpost_rabbitmq::{BrokerUrls, RabbitSink, SinkOptions};
 use tailpost_relay::{Outcome, Sink};
+use tokio::time::{Duration, Instant};
 
 const EXCHANGE: &str = "flood";
 const BODY: usize = 500;

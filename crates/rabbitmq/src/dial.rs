@@ -23,7 +23,7 @@ use crate::wire::{Kit, Transport, Wire};
 /// For everything, from the resolver to the open channel.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// For the broker's answer to our close.
-const CLOSE_TIMEOUT: Duration = Duration::from_millis(800);
+pub(crate) const CLOSE_TIMEOUT: Duration = Duration::from_millis(800);
 const REPLY_SUCCESS: u16 = 200;
 
 /// An open connection.
@@ -207,7 +207,7 @@ fn login_error(url: &BrokerUrl, greeting: &Greeting, error: lapin::Error) -> Sin
     if let ErrorKind::IOError(source) = error.kind()
         && tls::is_certificate_fault(source)
     {
-        let source = io::Error::new(source.kind(), error);
+        let source = io::Error::other(source.to_string());
         return SinkError::Certificate {
             address: url.address(),
             source,

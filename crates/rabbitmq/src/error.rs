@@ -4,6 +4,7 @@
 //! <https://www.rabbitmq.com/amqp-0-9-1-reference#constants>. Its reply texts name exchanges, virtual hosts and users,
 //! never a payload.
 
+use std::fmt;
 use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -125,7 +126,7 @@ pub enum SinkError {
     },
     /// The connection broke.
     #[error("the connection to the broker was lost")]
-    Lost(#[source] lapin::Error),
+    Lost(#[source] LostCause),
     /// A confirm that was never asked for.
     #[error("a publish ended unconfirmed: publisher confirms are off")]
     ConfirmsOff,
@@ -145,6 +146,39 @@ pub enum SinkError {
         seq: u64,
     },
 }
+
+/// Why the connection broke, on one line.
+#[derive(Debug)]
+pub struct LostCause(lapin::Error);
+
+impl LostCause {
+    /// lapin's kind of error.
+    pub(crate) fn kind(&self) -> &ErrorKind {
+        self.0.kind()
+    }
+}
+
+impl From<lapin::Error> for LostCause {
+    fn from(error: lapin::Error) -> Self {
+        Self(error)
+    }
+}
+
+impl fmt::Display for LostCause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.kind() {
+            // lapin's word for an orderly end of the stream.
+            ErrorKind::IOError(error) if error.kind() == io::ErrorKind::ConnectionAborted => {
+                f.write_str("the broker closed the socket")
+            }
+            ErrorKind::IOError(error) => error.fmt(f),
+            ErrorKind::ParsingError(_) => f.write_str("it sent bytes that are not AMQP 0-9-1"),
+            _ => self.0.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for LostCause {}
 
 impl SinkError {
     /// What the relay does about it.
@@ -189,26 +223,25 @@ impl SinkError {
                 "a path of / alone names the empty virtual host: drop the slash, or write /%2f"
             }
             Self::Vhost { .. } => {
-                "rabbitmqctl add_vhost VHOST; rabbitmqctl set_permissions -p VHOST USER '' '.*' ''"
+                "create it and give the user rights there: rabbitmqctl add_vhost VHOST, then set_permissions -p VHOST \
+                 USER CONFIGURE WRITE READ"
             }
             Self::NotFound(_) => "declare the exchange: tailpost postgres init --declare-exchange topic",
-            Self::AccessRefused(text) if text.contains("internal exchange") => {
-                "clients cannot publish to an internal exchange: name another with --exchange"
-            }
-            Self::AccessRefused(_) => {
-                "grant the write permission: rabbitmqctl set_permissions -p VHOST USER '' '.*' ''"
-            }
+            Self::AccessRefused(text) => access_hint(text),
             Self::Declare { .. } => {
-                "use the exchange as it is, or delete it first, or name another with --exchange"
+                "use the exchange as it is, or delete it first, or choose another name or type"
             }
-            Self::MessageRefused { .. } => "compare --max-message-bytes with the broker's max_message_size",
+            Self::MessageRefused { code: 406, .. } => {
+                "compare --max-message-bytes with the broker's max_message_size"
+            }
+            Self::Handshake { .. } => "amqps needs the broker's TLS port, 5671 by default",
             Self::Lost(error) if matches!(error.kind(), ErrorKind::ParsingError(_)) => {
                 "is this the port of AMQP 0-9-1?"
             }
             Self::Unreachable { .. }
             | Self::TimedOut { .. }
-            | Self::Handshake { .. }
             | Self::TlsSetup(_)
+            | Self::MessageRefused { .. }
             | Self::Closed { .. }
             | Self::Lost(_)
             | Self::ConfirmsOff
@@ -222,7 +255,7 @@ impl SinkError {
     /// An error of lapin's while messages are published. `user` and `vhost` are not at fault then.
     pub(crate) fn publishing(error: lapin::Error) -> Self {
         let Some((code, text)) = reply(&error) else {
-            return Self::Lost(error);
+            return Self::Lost(error.into());
         };
         match code {
             404 => Self::NotFound(text),
@@ -235,7 +268,7 @@ impl SinkError {
     /// An error of lapin's while an exchange is declared or looked up.
     pub(crate) fn declaring(exchange: &str, error: lapin::Error) -> Self {
         let Some((code, text)) = reply(&error) else {
-            return Self::Lost(error);
+            return Self::Lost(error.into());
         };
         match code {
             404 => Self::NotFound(text),
@@ -252,7 +285,7 @@ impl SinkError {
     /// An error of lapin's before the connection is open.
     pub(crate) fn opening(user: &str, vhost: &str, error: lapin::Error) -> Self {
         let Some((code, text)) = reply(&error) else {
-            return Self::Lost(error);
+            return Self::Lost(error.into());
         };
         match code {
             403 => Self::Login {
@@ -266,6 +299,18 @@ impl SinkError {
             },
             _ => Self::Closed { code, text },
         }
+    }
+}
+
+/// The broker's text tells what was refused; RabbitMQ 3 leaves the kind of right out.
+fn access_hint(text: &str) -> &'static str {
+    if text.contains("internal exchange") {
+        "clients cannot publish to an internal exchange: name another with --exchange"
+    } else if text.contains("reserved prefix") || text.contains("default exchange") {
+        "such names are the broker's own: name another with --exchange"
+    } else {
+        "the user needs the right to write to the exchange, and to configure it for init --declare-exchange: rabbitmqctl \
+         list_permissions -p VHOST, then set_permissions -p VHOST USER CONFIGURE WRITE READ"
     }
 }
 
@@ -333,6 +378,19 @@ mod tests {
                 Disposition::Park
             );
         }
+    }
+
+    #[test]
+    fn lost_connection_says_why_once() {
+        let lost = SinkError::publishing(io::Error::from(io::ErrorKind::ConnectionReset).into());
+        let text = "the connection to the broker was lost: connection reset";
+        assert_eq!(Failure::from(lost).to_string(), text);
+        let ended = SinkError::publishing(io::Error::from(io::ErrorKind::ConnectionAborted).into());
+        assert!(
+            Failure::from(ended)
+                .to_string()
+                .ends_with(": the broker closed the socket")
+        );
     }
 
     #[test]

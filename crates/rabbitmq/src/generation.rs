@@ -8,8 +8,8 @@ use std::task::{Context, Poll};
 use futures_util::Stream;
 use lapin::message::BasicReturnMessage;
 use lapin::options::{BasicPublishOptions, ConfirmSelectOptions};
-use lapin::types::AMQPValue;
-use lapin::{Channel, Confirmation, ErrorKind, Event};
+use lapin::types::{AMQPValue, ShortString};
+use lapin::{BasicProperties, Channel, Confirmation, ErrorKind, Event};
 use tailpost_outbox::{HeaderValue, Message, headers};
 use tailpost_relay::{Outcome, Seq};
 use tokio::time::{Duration, Sleep, sleep};
@@ -17,7 +17,7 @@ use tokio::time::{Duration, Sleep, sleep};
 use crate::confirms::{Confirms, Index, Returned, Verdict};
 use crate::dial::Link;
 use crate::error::SinkError;
-use crate::in_flight::InFlight;
+use crate::in_flight::{Boxed, InFlight};
 use crate::properties::{properties, short};
 
 /// An unroutable message comes back instead of vanishing (law 9).
@@ -27,11 +27,11 @@ const MANDATORY: BasicPublishOptions = BasicPublishOptions {
 };
 /// How long to wait for the reason after the channel was found closed without one: lapin tells it only when it has
 /// answered the broker's close.
-const REASON_PATIENCE: Duration = Duration::from_millis(250);
+const REASON_PATIENCE: Duration = Duration::from_secs(1);
 
 /// An open channel in confirm mode.
 pub(crate) struct Generation {
-    in_flight: InFlight<Index, lapin::Result<Confirmation>>,
+    in_flight: InFlight<Index, Publish, lapin::Result<Confirmation>>,
     confirms: Confirms,
     /// Completed in the pass at hand; kept for its capacity.
     ended: Vec<(Index, lapin::Result<Confirmation>)>,
@@ -57,7 +57,7 @@ impl Generation {
             .await?
             .map_err(SinkError::publishing)?;
         Ok(Self {
-            in_flight: InFlight::new(),
+            in_flight: InFlight::new(|| Box::new(Boxed::new(Publish::run))),
             confirms: Confirms::default(),
             ended: Vec::new(),
             events,
@@ -88,14 +88,14 @@ impl Generation {
         let Ok((exchange, routing_key, properties)) = parts else {
             return self.fail(SinkError::NotRefused { seq });
         };
-        let channel = self.channel.clone();
-        let publish = Box::pin(async move {
-            let written = channel.basic_publish(exchange, routing_key, MANDATORY, &message.body, properties);
-            let confirm = written.await?;
-            drop(message);
-            confirm.await
-        });
-        if let Some(ended) = self.in_flight.start(index, publish) {
+        let job = Publish {
+            channel: self.channel.clone(),
+            exchange,
+            routing_key,
+            properties,
+            message,
+        };
+        if let Some(ended) = self.in_flight.start(index, job) {
             self.ended.push(ended);
         }
     }
@@ -195,6 +195,32 @@ impl Generation {
             .patience
             .get_or_insert_with(|| Box::pin(sleep(REASON_PATIENCE)));
         patience.as_mut().poll(cx).is_pending()
+    }
+}
+
+/// A message on its way.
+struct Publish {
+    channel: Arc<Channel>,
+    exchange: ShortString,
+    routing_key: ShortString,
+    properties: BasicProperties,
+    message: Arc<Message>,
+}
+
+impl Publish {
+    /// Ends with the confirm. The first poll takes the delivery tag; the message is let go once it is written.
+    async fn run(self) -> lapin::Result<Confirmation> {
+        let Self {
+            channel,
+            exchange,
+            routing_key,
+            properties,
+            message,
+        } = self;
+        let written = channel.basic_publish(exchange, routing_key, MANDATORY, &message.body, properties);
+        let confirm = written.await?;
+        drop(message);
+        confirm.await
     }
 }
 

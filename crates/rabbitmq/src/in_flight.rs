@@ -14,23 +14,63 @@ use std::task::{Context, Poll, Wake, Waker};
 
 use futures_util::task::AtomicWaker;
 
-/// A publish that ends when its confirm completes.
-pub(crate) type Publishing<T> = Pin<Box<dyn Future<Output = T> + Send>>;
+/// Room for one publish at a time. lapin's futures are larger than what malloc keeps at hand, so the room is used again
+/// by later publishes.
+pub(crate) trait Seat<J, T>: Send {
+    /// Makes the future of `job`.
+    fn begin(&mut self, job: J);
+    /// Polls it; it is gone when it ends. Pends when there is none.
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<T>;
+}
 
-/// Publishes whose confirm has not completed, each with a tag of the caller's.
-pub(crate) struct InFlight<K, T> {
-    slots: Vec<Slot<K, T>>,
+/// A [`Seat`] whose futures `make` makes.
+pub(crate) struct Boxed<M, F> {
+    make: M,
+    future: Pin<Box<Option<F>>>,
+}
+
+impl<M, F> Boxed<M, F> {
+    pub(crate) fn new(make: M) -> Self {
+        Self {
+            make,
+            future: Box::pin(None),
+        }
+    }
+}
+
+impl<J, M: Fn(J) -> F + Send, F: Future + Send> Seat<J, F::Output> for Boxed<M, F> {
+    fn begin(&mut self, job: J) {
+        self.future.set(Some((self.make)(job)));
+    }
+
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<F::Output> {
+        let Some(future) = self.future.as_mut().as_pin_mut() else {
+            return Poll::Pending;
+        };
+        let result = future.poll(cx);
+        if result.is_ready() {
+            self.future.set(None);
+        }
+        result
+    }
+}
+
+/// Publishes whose confirm has not completed, each with a key of the caller's.
+pub(crate) struct InFlight<K, J, T> {
+    seats: fn() -> Box<dyn Seat<J, T>>,
+    slots: Vec<Slot<K, J, T>>,
     free: Vec<usize>,
     woken: Arc<Woken>,
     /// Scratch of [`InFlight::pass`], kept for its capacity.
     batch: Vec<usize>,
 }
 
-struct Slot<K, T> {
+struct Slot<K, J, T> {
     /// Kept for the slot's life: a wake that is left over from an earlier publish only costs a poll.
     bell: Arc<Bell>,
     waker: Waker,
-    publish: Option<(K, Publishing<T>)>,
+    key: Option<K>,
+    seat: Box<dyn Seat<J, T>>,
 }
 
 #[derive(Default)]
@@ -63,9 +103,10 @@ impl Wake for Bell {
     }
 }
 
-impl<K, T> InFlight<K, T> {
-    pub(crate) fn new() -> Self {
+impl<K, J, T> InFlight<K, J, T> {
+    pub(crate) fn new(seats: fn() -> Box<dyn Seat<J, T>>) -> Self {
         Self {
+            seats,
             slots: Vec::new(),
             free: Vec::new(),
             woken: Arc::default(),
@@ -74,16 +115,17 @@ impl<K, T> InFlight<K, T> {
     }
 
     /// Takes over a publish and polls it for the first time. Returns its result when it ended at once.
-    pub(crate) fn start(&mut self, key: K, mut publish: Publishing<T>) -> Option<(K, T)> {
+    pub(crate) fn start(&mut self, key: K, job: J) -> Option<(K, T)> {
         let at = self.free.pop().unwrap_or_else(|| self.grow());
         let slot = &mut self.slots[at];
-        match publish.as_mut().poll(&mut Context::from_waker(&slot.waker)) {
+        slot.seat.begin(job);
+        match slot.seat.poll(&mut Context::from_waker(&slot.waker)) {
             Poll::Ready(result) => {
                 self.free.push(at);
                 Some((key, result))
             }
             Poll::Pending => {
-                slot.publish = Some((key, publish));
+                slot.key = Some(key);
                 None
             }
         }
@@ -106,11 +148,8 @@ impl<K, T> InFlight<K, T> {
             let slot = &mut self.slots[at];
             // Before the poll: what is stored after it rings again.
             slot.bell.rung.store(false, Ordering::Release);
-            let Some((_, publish)) = &mut slot.publish else {
-                continue;
-            };
-            if let Poll::Ready(result) = publish.as_mut().poll(&mut Context::from_waker(&slot.waker))
-                && let Some((key, _)) = slot.publish.take()
+            if let Poll::Ready(result) = slot.seat.poll(&mut Context::from_waker(&slot.waker))
+                && let Some(key) = slot.key.take()
             {
                 self.free.push(at);
                 ended(key, result);
@@ -127,10 +166,12 @@ impl<K, T> InFlight<K, T> {
             rung: AtomicBool::new(false),
             woken: self.woken.clone(),
         });
+        let waker = bell.clone().into();
         self.slots.push(Slot {
-            waker: bell.clone().into(),
             bell,
-            publish: None,
+            waker,
+            key: None,
+            seat: (self.seats)(),
         });
         slot
     }
@@ -142,11 +183,17 @@ mod tests {
 
     use super::*;
 
-    fn waiting(receiver: oneshot::Receiver<u8>) -> Publishing<u8> {
-        Box::pin(async move { receiver.await.unwrap_or(0) })
+    type Publishes = InFlight<u8, oneshot::Receiver<u8>, u8>;
+
+    fn publishes() -> Publishes {
+        InFlight::new(|| {
+            Box::new(Boxed::new(|receiver: oneshot::Receiver<u8>| async {
+                receiver.await.unwrap_or(0)
+            }))
+        })
     }
 
-    fn passed(publishes: &mut InFlight<u8, u8>) -> Option<Vec<(u8, u8)>> {
+    fn passed(publishes: &mut Publishes) -> Option<Vec<(u8, u8)>> {
         let mut ended = Vec::new();
         publishes
             .pass(|key, result| ended.push((key, result)))
@@ -155,20 +202,22 @@ mod tests {
 
     #[test]
     fn publish_is_polled_when_it_is_handed_over_and_not_again_before_it_is_woken() {
-        let mut publishes = InFlight::new();
-        assert_eq!(publishes.start(1, Box::pin(async { 9 })), Some((1, 9)));
+        let mut publishes = publishes();
+        let (sender, receiver) = oneshot::channel();
+        sender.send(9).unwrap();
+        assert_eq!(publishes.start(1, receiver), Some((1, 9)));
         let (_sender, receiver) = oneshot::channel();
-        assert_eq!(publishes.start(2, waiting(receiver)), None);
+        assert_eq!(publishes.start(2, receiver), None);
         assert_eq!(passed(&mut publishes), None);
     }
 
     #[test]
     fn pass_polls_everything_woken_before_it() {
-        let mut publishes = InFlight::new();
+        let mut publishes = publishes();
         let senders: Vec<_> = (0..100)
             .map(|key| {
                 let (sender, receiver) = oneshot::channel();
-                assert_eq!(publishes.start(key, waiting(receiver)), None);
+                assert_eq!(publishes.start(key, receiver), None);
                 sender
             })
             .collect();
@@ -182,14 +231,14 @@ mod tests {
 
     #[test]
     fn slot_is_used_again_and_a_left_over_wake_ends_nothing() {
-        let mut publishes = InFlight::new();
+        let mut publishes = publishes();
         let (first, receiver) = oneshot::channel();
-        publishes.start(1, waiting(receiver));
+        publishes.start(1, receiver);
         first.send(11).unwrap();
         let stale = publishes.slots[0].waker.clone();
         assert_eq!(passed(&mut publishes), Some(vec![(1, 11)]));
         let (second, receiver) = oneshot::channel();
-        publishes.start(2, waiting(receiver));
+        publishes.start(2, receiver);
         assert_eq!(publishes.slots.len(), 1);
         stale.wake();
         assert_eq!(passed(&mut publishes), Some(vec![]));

@@ -22,6 +22,10 @@ mod generation;
 mod greeting;
 mod in_flight;
 mod properties;
+#[cfg(test)]
+mod scripted_broker;
+#[cfg(test)]
+mod silence_tests;
 mod sink;
 mod tls;
 mod topology;
@@ -30,7 +34,7 @@ mod url_fault;
 mod url_parse;
 mod wire;
 
-pub use error::SinkError;
+pub use error::{LostCause, SinkError};
 pub use sink::{RabbitSink, SinkOptions};
 pub use topology::{ExchangeState, check_exchange, declare_exchange};
 pub use url::{BrokerUrl, BrokerUrls};

@@ -118,3 +118,7 @@ impl Sink for RabbitSink {
         }
     }
 }
+
+#[cfg(test)]
+#[path = "sink_tests.rs"]
+mod tests;

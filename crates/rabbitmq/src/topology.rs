@@ -91,7 +91,7 @@ async fn declare(
 }
 
 async fn first_that_answers(urls: &BrokerUrls) -> Result<Link, SinkError> {
-    let mut last = SinkError::Lost(ErrorKind::FutureCompleted.into());
+    let mut last = SinkError::Lost(lapin::Error::from(ErrorKind::FutureCompleted).into());
     for turn in 0..urls.urls().len() {
         match Link::open(&urls.at(turn).await?, CONNECTION_NAME).await {
             Ok(link) => return Ok(link),

@@ -12,7 +12,7 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, ready};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use async_rs::Tokio;
 use async_rs::traits::{Executor, Reactor, RuntimeKit};
@@ -149,7 +149,8 @@ impl Reactor for Kit {
         self.0.sleep(duration)
     }
 
-    fn interval(&self, duration: Duration) -> impl Stream<Item = Instant> + Send + 'static {
+    #[expect(clippy::disallowed_types, reason = "the trait has it so")]
+    fn interval(&self, duration: Duration) -> impl Stream<Item = std::time::Instant> + Send + 'static {
         self.0.interval(duration)
     }
 

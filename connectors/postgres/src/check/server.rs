@@ -114,7 +114,7 @@ fn wal_level(server: &Server) -> Finding {
 /// WAL senders and slots: how many of how many.
 async fn places(sql: &SqlSession, settings: &BTreeMap<String, Setting>) -> Result<Vec<Finding>, PgError> {
     const USED: &str = "
-        SELECT (SELECT pg_catalog.count(*) FROM pg_catalog.pg_stat_activity a WHERE a.backend_type = 'walsender'),
+        SELECT (SELECT pg_catalog.count(*) FROM pg_catalog.pg_stat_replication),
                (SELECT pg_catalog.count(*) FROM pg_catalog.pg_replication_slots)";
     let used = row(sql, USED, &[]).await?;
     let mut findings = Vec::new();

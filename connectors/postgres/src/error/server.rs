@@ -85,10 +85,16 @@ impl ServerError {
     pub(crate) fn disposition(&self, during: During) -> Disposition {
         let code = self.code.as_str();
         match code {
-            "57P01" => Disposition::Retry { after: Some(SHUTDOWN_PAUSE) },
+            "57P01" => Disposition::Retry {
+                after: Some(SHUTDOWN_PAUSE),
+            },
             // Seen here only where nobody could name the holder.
-            "55006" => Disposition::Standby { holder: "another session".into() },
-            "55000" if during == During::Start && !self.is_wal_level() => Disposition::Halt(Cause::PositionLost),
+            "55006" => Disposition::Standby {
+                holder: "another session".into(),
+            },
+            "55000" if during == During::Start && !self.is_wal_level() => {
+                Disposition::Halt(Cause::PositionLost)
+            }
             "55000" if during != During::Stream => Disposition::Setup,
             "58P01" if during != During::Connect => Disposition::Halt(Cause::PositionLost),
             "42704" if during == During::Start => Disposition::Halt(Cause::PositionLost),
@@ -110,7 +116,10 @@ impl ServerError {
     }
 
     fn is_wal_level(&self) -> bool {
-        matches!(self.routine.as_str(), "CheckLogicalDecodingRequirements" | "CheckSlotRequirements")
+        matches!(
+            self.routine.as_str(),
+            "CheckLogicalDecodingRequirements" | "CheckSlotRequirements"
+        )
     }
 
     /// Says how to mend it.
@@ -159,3 +168,93 @@ impl From<&tokio_postgres::error::DbError> for ServerError {
 }
 
 impl std::error::Error for ServerError {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn error(code: &str, routine: &str) -> ServerError {
+        ServerError {
+            code: code.into(),
+            routine: routine.into(),
+            ..ServerError::default()
+        }
+    }
+
+    #[test]
+    fn what_passes_is_tried_again_and_a_server_that_goes_is_given_time() {
+        let retry = Disposition::Retry { after: None };
+        for code in [
+            "08006", "53300", "57014", "57P03", "58030", "40001", "XX000", "54000", "P0001", "",
+        ] {
+            for during in [During::Connect, During::Command, During::Start, During::Stream] {
+                assert_eq!(error(code, "").disposition(during), retry, "{code} {during:?}");
+            }
+        }
+        let later = Disposition::Retry {
+            after: Some(SHUTDOWN_PAUSE),
+        };
+        assert_eq!(
+            error("57P01", "ProcessInterrupts").disposition(During::Stream),
+            later
+        );
+    }
+
+    #[test]
+    fn credentials_rights_and_names_are_the_set_up() {
+        for code in ["28000", "28P01", "3D000", "42501", "0A000", "22023"] {
+            assert_eq!(
+                error(code, "").disposition(During::Connect),
+                Disposition::Setup,
+                "{code}"
+            );
+        }
+        let wal_level = error("55000", "CheckLogicalDecodingRequirements");
+        assert_eq!(wal_level.disposition(During::Start), Disposition::Setup);
+    }
+
+    #[test]
+    fn a_lost_slot_and_a_lost_publication_halt_each_in_its_way() {
+        let lost = Disposition::Halt(Cause::PositionLost);
+        assert_eq!(
+            error("42704", "ReplicationSlotAcquire").disposition(During::Start),
+            lost
+        );
+        assert_eq!(
+            error("55000", "CreateDecodingContext").disposition(During::Start),
+            lost
+        );
+        assert_eq!(
+            error("58P01", "XLogReadDetermineTimeline").disposition(During::Stream),
+            lost
+        );
+        assert_eq!(
+            error("42704", "GetPublicationByName").disposition(During::Stream),
+            Disposition::Halt(Cause::Setup)
+        );
+    }
+
+    #[test]
+    fn the_detail_which_may_quote_a_row_is_never_kept() {
+        let body = Bytes::from_static(
+            b"SFEHLER\0VERROR\0CXX000\0Minvalid memory alloc request size 1174405123\0Dcanary\0Hask\0Rpalloc\0\0",
+        );
+        let error = ServerError::parse(&body);
+        assert_eq!(
+            error.to_string(),
+            "ERROR: invalid memory alloc request size 1174405123 (XX000)"
+        );
+        assert_eq!(
+            (error.hint.as_deref(), error.routine.as_str()),
+            (Some("ask"), "palloc")
+        );
+        assert!(!format!("{error:?}").contains("canary") && error.may_be_stuck());
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn no_body_makes_the_parser_panic(body: Vec<u8>) {
+            ServerError::parse(&Bytes::from(body));
+        }
+    }
+}

@@ -71,7 +71,11 @@ pub(crate) struct Login {
 
 impl Login {
     pub(crate) fn new(credentials: Credentials) -> Self {
-        Self { credentials, state: State::Begin, bound: false }
+        Self {
+            credentials,
+            state: State::Begin,
+            bound: false,
+        }
     }
 
     /// Answers one of the server's authentication messages.
@@ -86,7 +90,9 @@ impl Login {
             (Message::AuthenticationMd5Password(body), State::Begin) => self.md5(body.salt()),
             (Message::AuthenticationSasl(body), State::Begin) => self.scram(body),
             (Message::AuthenticationSaslContinue(body), State::ScramFirst(mut scram)) => {
-                scram.update(body.data()).map_err(|error| failed(format!("SCRAM: {error}")))?;
+                scram
+                    .update(body.data())
+                    .map_err(|error| failed(format!("SCRAM: {error}")))?;
                 let mut buffer = BytesMut::new();
                 frontend::sasl_response(scram.message(), &mut buffer).map_err(unsendable)?;
                 self.state = State::ScramFinal(scram);
@@ -94,7 +100,9 @@ impl Login {
             }
             (Message::AuthenticationSaslFinal(body), State::ScramFinal(mut scram)) => {
                 scram.finish(body.data()).map_err(|error| {
-                    failed(format!("the server could not prove that it knows the password (SCRAM: {error})"))
+                    failed(format!(
+                        "the server could not prove that it knows the password (SCRAM: {error})"
+                    ))
                 })?;
                 self.state = State::ScramVerified;
                 Ok(Step::Wait)
@@ -106,7 +114,9 @@ impl Login {
                 | Message::AuthenticationScmCredential
                 | Message::AuthenticationGssContinue(_),
                 _,
-            ) => Err(failed("the server asks for GSSAPI, SSPI or Kerberos, which are not supported")),
+            ) => Err(failed(
+                "the server asks for GSSAPI, SSPI or Kerberos, which are not supported",
+            )),
             _ => Err(failed("the server sent an authentication message out of turn")),
         }
     }
@@ -116,11 +126,15 @@ impl Login {
             State::Begin => self.allow(AuthMethod::None)?,
             State::Sent | State::ScramVerified => {}
             State::ScramFirst(_) | State::ScramFinal(_) | State::Failed => {
-                return Err(failed("the server ended SCRAM without proving that it knows the password"));
+                return Err(failed(
+                    "the server ended SCRAM without proving that it knows the password",
+                ));
             }
         }
         if self.credentials.channel_binding == ChannelBinding::Require && !self.bound {
-            return Err(failed("channel_binding=require, and the server did not bind the TLS session"));
+            return Err(failed(
+                "channel_binding=require, and the server did not bind the TLS session",
+            ));
         }
         Ok(Step::Done)
     }
@@ -128,7 +142,9 @@ impl Login {
     fn clear(&mut self) -> Result<Step, PgError> {
         self.allow(AuthMethod::Password)?;
         if !self.credentials.private {
-            return Err(PgError::ClearPassword { host: self.credentials.host.clone() });
+            return Err(PgError::ClearPassword {
+                host: self.credentials.host.clone(),
+            });
         }
         let mut buffer = BytesMut::new();
         frontend::password_message(self.password()?.expose().as_bytes(), &mut buffer).map_err(unsendable)?;
@@ -148,7 +164,10 @@ impl Login {
 
     fn scram(&mut self, body: &AuthenticationSaslBody) -> Result<Step, PgError> {
         self.allow(AuthMethod::ScramSha256)?;
-        let offered: Vec<&str> = body.mechanisms().collect().map_err(|error| failed(format!("SASL: {error}")))?;
+        let offered: Vec<&str> = body
+            .mechanisms()
+            .collect()
+            .map_err(|error| failed(format!("SASL: {error}")))?;
         let (mechanism, binding) = self.choose(&offered)?;
         self.bound = mechanism == SCRAM_SHA_256_PLUS;
         let scram = ScramSha256::new(self.password()?.expose().as_bytes(), binding);
@@ -164,19 +183,22 @@ impl Login {
         let wanted = self.credentials.channel_binding;
         let plus = offered.contains(&SCRAM_SHA_256_PLUS);
         if plus && !self.credentials.tls {
-            return Err(failed("the server offers channel binding over an unencrypted connection"));
+            return Err(failed(
+                "the server offers channel binding over an unencrypted connection",
+            ));
         }
         let end_point = match wanted {
             ChannelBinding::Disable => None,
             ChannelBinding::Prefer | ChannelBinding::Require => self.credentials.server_end_point.clone(),
         };
         match end_point {
-            Some(end_point) if plus => {
-                Ok((SCRAM_SHA_256_PLUS, sasl::ChannelBinding::tls_server_end_point(end_point)))
-            }
-            _ if wanted == ChannelBinding::Require => {
-                Err(failed("channel_binding=require, and channel binding is not possible with this server"))
-            }
+            Some(end_point) if plus => Ok((
+                SCRAM_SHA_256_PLUS,
+                sasl::ChannelBinding::tls_server_end_point(end_point),
+            )),
+            _ if wanted == ChannelBinding::Require => Err(failed(
+                "channel_binding=require, and channel binding is not possible with this server",
+            )),
             _ if !offered.contains(&SCRAM_SHA_256) => {
                 Err(failed("the server offers no SASL mechanism that is known here"))
             }
@@ -189,11 +211,17 @@ impl Login {
         if self.credentials.require.allows(method) {
             return Ok(());
         }
-        Err(failed(format!("the server uses method {}, which require_auth does not allow", method.name())))
+        Err(failed(format!(
+            "the server uses method {}, which require_auth does not allow",
+            method.name()
+        )))
     }
 
     fn password(&self) -> Result<&Secret, PgError> {
-        self.credentials.password.as_ref().ok_or_else(|| failed("the server wants a password and there is none"))
+        self.credentials
+            .password
+            .as_ref()
+            .ok_or_else(|| failed("the server wants a password and there is none"))
     }
 }
 
@@ -204,3 +232,6 @@ fn failed(why: impl Into<String>) -> PgError {
 fn unsendable(error: io::Error) -> PgError {
     failed(format!("the password cannot be sent: {error}"))
 }
+
+#[cfg(test)]
+mod tests;

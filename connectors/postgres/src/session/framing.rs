@@ -61,7 +61,11 @@ pub(crate) struct Framing {
 impl Framing {
     /// Admits `CopyData` bodies of up to `copy_data_max` bytes.
     pub(crate) fn new(copy_data_max: usize) -> Self {
-        Self { buffer: BytesMut::new(), skip: None, copy_data_max }
+        Self {
+            buffer: BytesMut::new(),
+            skip: None,
+            copy_data_max,
+        }
     }
 
     /// Changes the limit for the messages still to come.
@@ -77,7 +81,9 @@ impl Framing {
         if self.skip.is_some() {
             return Ok(self.pass());
         }
-        let Some((tag, length)) = self.header()? else { return Ok(None) };
+        let Some((tag, length)) = self.header()? else {
+            return Ok(None);
+        };
         if tag == COPY_DATA_TAG && length > self.copy_data_max {
             return Ok(self.begin_skip(length));
         }
@@ -95,14 +101,22 @@ impl Framing {
 
     /// Type and body length of the message at the head of the buffer, checked.
     fn header(&self) -> Result<Option<(u8, usize)>, PgError> {
-        let Some(header) = Header::parse(&self.buffer).map_err(|error| PgError::Protocol(error.to_string()))? else {
+        let Some(header) =
+            Header::parse(&self.buffer).map_err(|error| PgError::Protocol(error.to_string()))?
+        else {
             return Ok(None);
         };
         let length = usize::try_from(header.len()).unwrap_or(usize::MAX) - 4;
-        let max = if header.tag() == COPY_DATA_TAG { LENGTH_MAX } else { CONTROL_MAX };
+        let max = if header.tag() == COPY_DATA_TAG {
+            LENGTH_MAX
+        } else {
+            CONTROL_MAX
+        };
         if length > max {
             let tag = header.tag().escape_ascii();
-            return Err(PgError::Protocol(format!("message '{tag}' of {length} bytes, at most {max} are allowed")));
+            return Err(PgError::Protocol(format!(
+                "message '{tag}' of {length} bytes, at most {max} are allowed"
+            )));
         }
         Ok(Some((header.tag(), length)))
     }
@@ -114,7 +128,11 @@ impl Framing {
         }
         let head = Bytes::copy_from_slice(&self.buffer[HEADER_LEN..HEADER_LEN + kept]);
         self.buffer.advance(HEADER_LEN);
-        self.skip = Some(Skip { length, remaining: length, head });
+        self.skip = Some(Skip {
+            length,
+            remaining: length,
+            head,
+        });
         self.pass()
     }
 
@@ -137,7 +155,10 @@ impl Framing {
             Ok(Some((_, length))) if self.skip.is_none() => HEADER_LEN + length,
             _ => 0,
         };
-        total.saturating_sub(self.buffer.len()).min(self.buffer.len()).max(READ_LEN)
+        total
+            .saturating_sub(self.buffer.len())
+            .min(self.buffer.len())
+            .max(READ_LEN)
     }
 }
 
@@ -225,9 +246,15 @@ mod tests {
     fn expected(tag: u8, body: &[u8]) -> Frame {
         if tag == b'd' && body.len() > LIMIT {
             let head = Bytes::copy_from_slice(&body[..HEAD_LEN]);
-            Frame::Oversized { length: body.len(), head }
+            Frame::Oversized {
+                length: body.len(),
+                head,
+            }
         } else {
-            Frame::Message { tag, raw: message(tag, body).into() }
+            Frame::Message {
+                tag,
+                raw: message(tag, body).into(),
+            }
         }
     }
 
@@ -263,17 +290,26 @@ mod tests {
     #[test]
     fn a_declared_length_alone_allocates_nothing() {
         let mut framing = Framing::new(LENGTH_MAX);
-        framing.buffer.extend_from_slice(&[b'd', 0x3F, 0xFF, 0xFF, 0xFF, b'w']);
+        framing
+            .buffer
+            .extend_from_slice(&[b'd', 0x3F, 0xFF, 0xFF, 0xFF, b'w']);
         assert_eq!(framing.decode().expect("valid length"), None);
         assert_eq!(framing.wanted(), READ_LEN);
     }
 
     #[test]
     fn a_length_beyond_one_gibibyte_is_refused() {
-        for header in [[b'd', 0x7F, 0xFF, 0xFF, 0xFF], [b'd', 0xFF, 0xFF, 0xFF, 0xFF], [b'E', 0, 0, 0, 3]] {
+        for header in [
+            [b'd', 0x7F, 0xFF, 0xFF, 0xFF],
+            [b'd', 0xFF, 0xFF, 0xFF, 0xFF],
+            [b'E', 0, 0, 0, 3],
+        ] {
             let mut framing = Framing::new(LENGTH_MAX);
             framing.buffer.extend_from_slice(&header);
-            assert!(matches!(framing.decode(), Err(PgError::Protocol(_))), "{header:?}");
+            assert!(
+                matches!(framing.decode(), Err(PgError::Protocol(_))),
+                "{header:?}"
+            );
         }
     }
 
@@ -286,11 +322,18 @@ mod tests {
         framing.buffer.put_u32(100_004);
         for sent in (0..length).step_by(1000) {
             assert_eq!(framing.decode().expect("well formed"), None, "after {sent}");
-            assert!(framing.buffer.len() <= HEADER_LEN + HEAD_LEN, "{} bytes are kept", framing.buffer.len());
+            assert!(
+                framing.buffer.len() <= HEADER_LEN + HEAD_LEN,
+                "{} bytes are kept",
+                framing.buffer.len()
+            );
             framing.buffer.extend_from_slice(&[7; 1000]);
         }
         let head = Bytes::from_static(&[7; HEAD_LEN]);
-        assert_eq!(framing.decode().expect("well formed"), Some(Frame::Oversized { length, head }));
+        assert_eq!(
+            framing.decode().expect("well formed"),
+            Some(Frame::Oversized { length, head })
+        );
         assert_eq!(framing.decode().expect("well formed"), None);
     }
 

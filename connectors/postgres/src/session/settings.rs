@@ -24,7 +24,10 @@ pub(crate) const PINNED: [(&str, &str); 7] = [
 /// The query that reads them back.
 pub(crate) fn query() -> String {
     let names: Vec<String> = PINNED.iter().map(|(name, _)| format!("'{name}'")).collect();
-    format!("SELECT name, setting FROM pg_catalog.pg_settings WHERE name IN ({})", names.join(", "))
+    format!(
+        "SELECT name, setting FROM pg_catalog.pg_settings WHERE name IN ({})",
+        names.join(", ")
+    )
 }
 
 /// Checks the answer to [`query`].
@@ -52,7 +55,10 @@ pub(crate) fn verify_change(body: &[u8]) -> Result<(), PgError> {
         return Err(PgError::Protocol("parameter status that is none".into()));
     };
     let (name, value) = (status.name().map_err(bad)?, status.value().map_err(bad)?);
-    match PINNED.iter().find(|(pinned, _)| pinned.eq_ignore_ascii_case(name)) {
+    match PINNED
+        .iter()
+        .find(|(pinned, _)| pinned.eq_ignore_ascii_case(name))
+    {
         Some((pinned, want)) => check(pinned, want, value),
         None => Ok(()),
     }
@@ -60,11 +66,19 @@ pub(crate) fn verify_change(body: &[u8]) -> Result<(), PgError> {
 
 /// `DateStyle` is shown with the order of day and month, which ISO output ignores: `ISO, MDY`.
 fn check(name: &str, want: &str, got: &str) -> Result<(), PgError> {
-    let main = if name == "DateStyle" { got.split(',').next().unwrap_or_default() } else { got };
+    let main = if name == "DateStyle" {
+        got.split(',').next().unwrap_or_default()
+    } else {
+        got
+    };
     if main.eq_ignore_ascii_case(want) {
         return Ok(());
     }
-    Err(PgError::Setting { name: name.into(), want: want.into(), got: got.into() })
+    Err(PgError::Setting {
+        name: name.into(),
+        want: want.into(),
+        got: got.into(),
+    })
 }
 
 #[cfg(test)]
@@ -104,8 +118,14 @@ mod tests {
     fn a_pinned_setting_that_changes_inside_the_stream_halts() {
         assert!(verify_change(b"DateStyle\0ISO, YMD\0").is_ok());
         assert!(verify_change(b"in_hot_standby\0off\0").is_ok());
-        assert!(matches!(verify_change(b"DateStyle\0German, DMY\0"), Err(PgError::Setting { .. })));
-        assert!(matches!(verify_change(b"client_encoding\0LATIN1\0"), Err(PgError::Setting { .. })));
+        assert!(matches!(
+            verify_change(b"DateStyle\0German, DMY\0"),
+            Err(PgError::Setting { .. })
+        ));
+        assert!(matches!(
+            verify_change(b"client_encoding\0LATIN1\0"),
+            Err(PgError::Setting { .. })
+        ));
         assert!(matches!(verify_change(b"TimeZone"), Err(PgError::Protocol(_))));
     }
 }

@@ -32,7 +32,10 @@ impl<S> Socket<S> {
     {
         match self.0.lock().unwrap_or_else(PoisonError::into_inner).as_mut() {
             Some(stream) => poll(Pin::new(stream)),
-            None => Poll::Ready(Err(io::Error::new(io::ErrorKind::NotConnected, "we closed the connection"))),
+            None => Poll::Ready(Err(io::Error::new(
+                io::ErrorKind::NotConnected,
+                "we closed the connection",
+            ))),
         }
     }
 }
@@ -79,7 +82,10 @@ mod tests {
     #[tokio::test]
     async fn closing_one_hand_closes_the_connection_for_all() {
         let (client, mut server) = tokio::io::duplex(64);
-        let (mut reader, closer) = { let socket = Socket::new(client); (socket.clone(), socket) };
+        let (mut reader, closer) = {
+            let socket = Socket::new(client);
+            (socket.clone(), socket)
+        };
         closer.close();
         assert_eq!(server.read(&mut [0; 8]).await.expect("end of stream"), 0);
         assert!(reader.read(&mut [0; 8]).await.is_err());

@@ -52,7 +52,12 @@ pub(crate) struct Changes {
 
 impl Changes {
     pub(crate) fn new(progress: Arc<Progress>) -> Self {
-        Self { relations: Relations::default(), open: None, progress, warned: None }
+        Self {
+            relations: Relations::default(),
+            open: None,
+            progress,
+            warned: None,
+        }
     }
 
     /// Takes a message. `at` is its place, or the last known one before it.
@@ -61,7 +66,9 @@ impl Changes {
     /// A message that is not understood, or does not fit those before it.
     pub(crate) fn take(&mut self, at: Lsn, data: Bytes) -> Result<Change, PgError> {
         if let Some((tag, relation)) = peek_change(&data) {
-            let Some(table) = self.outbox(at, relation)? else { return Ok(Change::Nothing) };
+            let Some(table) = self.outbox(at, relation)? else {
+                return Ok(Change::Nothing);
+            };
             return match tag {
                 Tag::Insert => self.insert(at, &table, data).map(Change::Item),
                 _ => self.pass(tag, &table),
@@ -69,10 +76,15 @@ impl Changes {
         }
         match Message::parse(&data).map_err(|source| PgError::Decode { lsn: at, source })? {
             Message::Begin { final_lsn, .. } => self.begin(at, final_lsn),
-            Message::Commit { commit_lsn, end_lsn, .. } => self.commit(at, commit_lsn, end_lsn),
+            Message::Commit {
+                commit_lsn, end_lsn, ..
+            } => self.commit(at, commit_lsn, end_lsn),
             Message::Relation(relation) => Ok(Change::Announced(relation)),
             Message::Truncate { relation_ids, .. } => {
-                let ours = relation_ids.iter().filter(|id| self.relations.is_outbox(**id)).count();
+                let ours = relation_ids
+                    .iter()
+                    .filter(|id| self.relations.is_outbox(**id))
+                    .count();
                 self.progress.passed_truncates.add(ours as u64);
                 Ok(Change::Nothing)
             }
@@ -93,14 +105,22 @@ impl Changes {
             // A logical message may be of any size, and nobody asked for it.
             return match head.first().copied().map(Tag::from_byte) {
                 Some(Some(Tag::Message)) => Ok(Change::Nothing),
-                _ => Err(broken(at, format!("a message of {length} bytes that is no change of a row"))),
+                _ => Err(broken(
+                    at,
+                    format!("a message of {length} bytes that is no change of a row"),
+                )),
             };
         };
-        let Some(table) = self.outbox(at, relation)? else { return Ok(Change::Nothing) };
+        let Some(table) = self.outbox(at, relation)? else {
+            return Ok(Change::Nothing);
+        };
         if tag != Tag::Insert {
             return self.pass(tag, &table);
         }
-        let open = self.open.as_mut().ok_or_else(|| broken(at, "a change outside of a transaction"))?;
+        let open = self
+            .open
+            .as_mut()
+            .ok_or_else(|| broken(at, "a change outside of a transaction"))?;
         let what = format!(
             "row {} of transaction {} in table {}.{} at {at}: {length} bytes on the wire",
             open.rows, open.commit, table.schema, table.name
@@ -114,6 +134,13 @@ impl Changes {
         if ours {
             self.relations.insert_outbox(relation);
         } else {
+            if let Some(Entry::Outbox(table)) = self.relations.get(relation.id) {
+                warn!(
+                    was = %format_args!("{}.{}", table.schema, table.name),
+                    now = %format_args!("{}.{}", relation.namespace, relation.name),
+                    "the outbox table was renamed; from here on its rows are passed"
+                );
+            }
             self.relations.insert_foreign(relation.id);
         }
     }
@@ -122,51 +149,87 @@ impl Changes {
         match self.relations.get(relation) {
             Some(Entry::Outbox(table)) => Ok(Some(Arc::clone(table))),
             Some(Entry::Foreign) => Ok(None),
-            None => Err(broken(at, format!("a change of relation {relation}, which was not announced"))),
+            None => Err(broken(
+                at,
+                format!("a change of relation {relation}, which was not announced"),
+            )),
         }
     }
 
     fn begin(&mut self, at: Lsn, commit: Lsn) -> Result<Change, PgError> {
         if let Some(open) = &self.open {
-            return Err(broken(at, format!("a transaction opens inside of transaction {}", open.commit)));
+            return Err(broken(
+                at,
+                format!("a transaction opens inside of transaction {}", open.commit),
+            ));
         }
-        self.open = Some(Open { commit, label: None, rows: 0 });
+        self.open = Some(Open {
+            commit,
+            label: None,
+            rows: 0,
+        });
         Ok(Change::Item(Item::Begin))
     }
 
     fn commit(&mut self, at: Lsn, commit: Lsn, end: Lsn) -> Result<Change, PgError> {
         match self.open.take() {
             Some(open) if open.commit == commit && end > commit => Ok(Change::End(end)),
-            Some(open) => Err(broken(at, format!("transaction {} ends as {commit}, at {end}", open.commit))),
+            Some(open) => Err(broken(
+                at,
+                format!("transaction {} ends as {commit}, at {end}", open.commit),
+            )),
             None => Err(broken(at, format!("transaction {commit} ends and was not open"))),
         }
     }
 
     fn insert(&mut self, at: Lsn, table: &Arc<Table>, data: Bytes) -> Result<Item<PgPosition>, PgError> {
         let size = data.len();
-        let data = if size <= COPY_MAX { Bytes::copy_from_slice(&data) } else { data };
+        let data = if size <= COPY_MAX {
+            Bytes::copy_from_slice(&data)
+        } else {
+            data
+        };
         let message = Message::parse(&data).map_err(|source| PgError::Decode { lsn: at, source })?;
         let Message::Insert { new, .. } = message else {
             return Err(broken(at, "an insert that is none"));
         };
         if new.len() != table.columns.len() {
             let (got, want) = (new.len(), table.columns.len());
-            return Err(broken(at, format!("a row of {got} values for {}, which has {want} columns", table.name)));
+            return Err(broken(
+                at,
+                format!(
+                    "a row of {got} values for {}, which has {want} columns",
+                    table.name
+                ),
+            ));
         }
         let mut values = Vec::with_capacity(new.len());
         for (value, column) in new.into_iter().zip(&table.columns) {
             values.push(self::value(value, column.kind).map_err(|what| match what {
                 Fault::Decode(source) => PgError::Decode { lsn: at, source },
-                Fault::Kind(kind) => {
-                    broken(at, format!("{kind} in column {:?} of an insert into {}", column.name, table.name))
-                }
+                Fault::Kind(kind) => broken(
+                    at,
+                    format!(
+                        "{kind} in column {:?} of an insert into {}",
+                        column.name, table.name
+                    ),
+                ),
             })?);
         }
-        let open = self.open.as_mut().ok_or_else(|| broken(at, "a change outside of a transaction"))?;
+        let open = self
+            .open
+            .as_mut()
+            .ok_or_else(|| broken(at, "a change outside of a transaction"))?;
         let transaction = Arc::clone(open.label.get_or_insert_with(|| open.commit.to_string().into()));
         let index = open.rows;
         open.rows += 1;
-        Ok(Item::Row(Row { table: Arc::clone(table), values, transaction, index, size }))
+        Ok(Item::Row(Row {
+            table: Arc::clone(table),
+            values,
+            transaction,
+            index,
+            size,
+        }))
     }
 
     fn pass(&mut self, tag: Tag, table: &Table) -> Result<Change, PgError> {
@@ -206,5 +269,11 @@ fn value(value: TupleValue, kind: ColumnKind) -> Result<Value, Fault> {
 }
 
 fn broken(lsn: Lsn, what: impl Into<String>) -> PgError {
-    PgError::Stream { lsn, what: what.into() }
+    PgError::Stream {
+        lsn,
+        what: what.into(),
+    }
 }
+
+#[cfg(test)]
+mod tests;

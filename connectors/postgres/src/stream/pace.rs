@@ -22,7 +22,10 @@ pub(crate) struct Pace {
 
 impl Pace {
     pub(crate) fn new(start: Lsn) -> Self {
-        Self { position: start, marked: start }
+        Self {
+            position: start,
+            marked: start,
+        }
     }
 
     /// The last place at which the log may be resumed.
@@ -82,14 +85,20 @@ impl Farewell {
     pub(crate) fn keepalive(&mut self, now: Instant, wal_end: Lsn, asked: bool, stored: Lsn) -> bool {
         if !asked || stored >= wal_end {
             // A keepalive that asks for nothing may come between two that do.
-            self.burst = self.burst.filter(|burst| burst.wal_end == wal_end && stored < wal_end);
+            self.burst = self
+                .burst
+                .filter(|burst| burst.wal_end == wal_end && stored < wal_end);
             return false;
         }
         let since = match self.burst {
             Some(burst) if burst.wal_end == wal_end && now - burst.last <= BURST_GAP_MAX => burst.since,
             _ => now,
         };
-        self.burst = Some(Burst { wal_end, since, last: now });
+        self.burst = Some(Burst {
+            wal_end,
+            since,
+            last: now,
+        });
         now - since >= FAREWELL_AFTER
     }
 }
@@ -143,7 +152,13 @@ mod tests {
     }
 
     /// Asks every `gap` for `total`, and returns when the farewell was noticed.
-    fn ask(farewell: &mut Farewell, from: Instant, gap: Duration, total: Duration, stored: Lsn) -> Option<Duration> {
+    fn ask(
+        farewell: &mut Farewell,
+        from: Instant,
+        gap: Duration,
+        total: Duration,
+        stored: Lsn,
+    ) -> Option<Duration> {
         let mut passed = Duration::ZERO;
         while passed <= total {
             if farewell.keepalive(from + passed, Lsn(100), true, stored) {
@@ -156,15 +171,40 @@ mod tests {
 
     #[test]
     fn a_server_that_asks_in_vain_for_ten_seconds_is_shutting_down() {
-        let (now, gap, total) = (Instant::now(), Duration::from_millis(100), Duration::from_secs(30));
-        assert_eq!(ask(&mut Farewell::default(), now, gap, total, Lsn(99)), Some(FAREWELL_AFTER));
+        let (now, gap, total) = (
+            Instant::now(),
+            Duration::from_millis(100),
+            Duration::from_secs(30),
+        );
+        assert_eq!(
+            ask(&mut Farewell::default(), now, gap, total, Lsn(99)),
+            Some(FAREWELL_AFTER)
+        );
     }
 
     #[test]
     fn a_server_that_asks_seldom_or_gets_what_it_wants_is_not_shutting_down() {
         let (now, total) = (Instant::now(), Duration::from_secs(300));
-        assert_eq!(ask(&mut Farewell::default(), now, Duration::from_secs(30), total, Lsn(99)), None);
-        assert_eq!(ask(&mut Farewell::default(), now, Duration::from_millis(100), total, Lsn(100)), None);
+        assert_eq!(
+            ask(
+                &mut Farewell::default(),
+                now,
+                Duration::from_secs(30),
+                total,
+                Lsn(99)
+            ),
+            None
+        );
+        assert_eq!(
+            ask(
+                &mut Farewell::default(),
+                now,
+                Duration::from_millis(100),
+                total,
+                Lsn(100)
+            ),
+            None
+        );
     }
 
     #[test]

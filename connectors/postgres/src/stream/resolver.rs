@@ -28,7 +28,11 @@ impl Resolver {
     ///
     /// # Errors
     /// The SQL session's, and faults of the tables found anew.
-    pub(crate) async fn judge(&self, relation: &Relation, relations: &mut Relations) -> Result<bool, PgError> {
+    pub(crate) async fn judge(
+        &self,
+        relation: &Relation,
+        relations: &mut Relations,
+    ) -> Result<bool, PgError> {
         if !self.is_ours(relation).await? {
             return Ok(false);
         }
@@ -60,7 +64,11 @@ impl Resolver {
         if tables.matches(&relation.namespace, &relation.name) {
             return Ok(true);
         }
-        let Some(parent) = tables.tables().iter().find(|table| may_be_partition(table, relation)) else {
+        let Some(parent) = tables
+            .tables()
+            .iter()
+            .find(|table| may_be_partition(table, relation))
+        else {
             return Ok(false);
         };
         let dropped = !self.side.exists(relation.id).await?;
@@ -78,6 +86,10 @@ impl Resolver {
 
 /// Rows of a partition that was detached or dropped may still be in the log. All that is left to know it by is its shape.
 fn may_be_partition(table: &OutboxTable, relation: &Relation) -> bool {
-    let names: BTreeSet<&str> = relation.columns.iter().map(|column| column.name.as_str()).collect();
+    let names: BTreeSet<&str> = relation
+        .columns
+        .iter()
+        .map(|column| column.name.as_str())
+        .collect();
     table.partitioned() && names == table.columns.iter().map(|column| column.name.as_str()).collect()
 }

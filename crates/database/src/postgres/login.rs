@@ -231,3 +231,54 @@ impl AsyncWrite for Bound {
         Pin::new(&mut self.get_mut().stream).poll_shutdown(cx)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::{TcpListener, TcpStream};
+
+    use super::*;
+    use crate::environment::FakeEnvironment;
+
+    /// A loopback stream that is said to cross the network, as no test can make a real one.
+    #[tokio::test]
+    async fn password_is_not_sent_in_clear_over_the_network() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let address = listener.local_addr().expect("an address");
+        let url = Url::parse(
+            "postgres://u:canary@192.0.2.1/d?sslmode=disable",
+            &FakeEnvironment::default(),
+        );
+        let url = url.expect("a URL");
+        let connected = Connected {
+            stream: Stream::Tcp(TcpStream::connect(address).await.expect("connected")),
+            host: url.hosts()[0].clone(),
+            user: "u".into(),
+            database: "d".into(),
+            password: url.password.clone(),
+            server_end_point: None,
+            tls: false,
+            loopback: url.hosts()[0].is_loopback(),
+        };
+        let server = tokio::spawn(async move {
+            let (mut stream, _peer) = listener.accept().await.expect("accepted");
+            let length = stream.read_u32().await.expect("a length");
+            let mut startup = vec![0; length as usize - 4];
+            stream.read_exact(&mut startup).await.expect("a start-up message");
+            // AuthenticationCleartextPassword.
+            stream
+                .write_all(&[b'R', 0, 0, 0, 8, 0, 0, 0, 3])
+                .await
+                .expect("asked");
+            let mut rest = Vec::new();
+            stream.read_to_end(&mut rest).await.expect("the end");
+            rest
+        });
+        let result = log_in(&url, connected, "t").await.map(|_session| ());
+        assert!(
+            matches!(result, Err(ConnectError::AuthMethod { .. })),
+            "{result:?}"
+        );
+        assert_eq!(server.await.expect("served"), b"");
+    }
+}

@@ -30,10 +30,8 @@ pub(super) fn split(text: &str) -> Result<Pieces, Vec<UrlFault>> {
             Some((user, password)) => (user, Some(password)),
             None => (credentials, None),
         };
-        push(&mut pieces, &mut faults, "user", user);
-        if let Some(password) = password {
-            push(&mut pieces, &mut faults, "password", password);
-        }
+        push_unless_empty(&mut pieces, &mut faults, "user", user);
+        push_unless_empty(&mut pieces, &mut faults, "password", password.unwrap_or_default());
     }
 
     let (location, query) = match rest.split_once('?') {
@@ -49,7 +47,7 @@ pub(super) fn split(text: &str) -> Result<Pieces, Vec<UrlFault>> {
     };
     split_hosts(authority, &mut pieces, &mut faults);
     if let Some(database) = database {
-        push(&mut pieces, &mut faults, "dbname", database);
+        push_unless_empty(&mut pieces, &mut faults, "dbname", database);
     }
     pieces.plain = query.is_none_or(|query| !query.contains('@'));
     if let Some(query) = query {
@@ -92,12 +90,9 @@ fn split_hosts(authority: &str, pieces: &mut Pieces, faults: &mut Vec<UrlFault>)
             }),
         }
     }
-    if hosts.iter().any(|host| !host.is_empty()) {
-        push(pieces, faults, "host", &hosts.join(","));
-    }
-    if ports.iter().any(|port| !port.is_empty()) {
-        push(pieces, faults, "port", &ports.join(","));
-    }
+    push_unless_empty(pieces, faults, "host", &hosts.join(","));
+    // Several hosts without ports make a list of empty ports, which leaves no gap for PGPORT. So it is in libpq.
+    push_unless_empty(pieces, faults, "port", &ports.join(","));
 }
 
 fn split_host(entry: &str) -> Result<(&str, Option<&str>), &'static str> {
@@ -144,6 +139,13 @@ fn split_query(query: &str, pieces: &mut Pieces, faults: &mut Vec<UrlFault>) {
             ("ssl", "true") => pieces.pairs.push(("sslmode".into(), "require".into())),
             _ => push(pieces, faults, &key, value),
         }
+    }
+}
+
+/// What is empty before the query is absent: the environment may fill it. In the query it is set, to nothing.
+fn push_unless_empty(pieces: &mut Pieces, faults: &mut Vec<UrlFault>, key: &str, raw: &str) {
+    if !raw.is_empty() {
+        push(pieces, faults, key, raw);
     }
 }
 

@@ -7,8 +7,10 @@ use rcgen::{
     BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair, KeyUsagePurpose,
     SerialNumber,
 };
+use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::WebPkiClientVerifier;
+use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use rustls::{RootCertStore, ServerConfig};
 use tempfile::TempDir;
 
@@ -27,6 +29,11 @@ pub(crate) struct Bearer {
 
 impl Authority {
     pub(crate) fn new() -> Self {
+        Self::new_with(|_params| {})
+    }
+
+    /// An authority changed by `change`.
+    pub(crate) fn new_with(change: impl FnOnce(&mut CertificateParams)) -> Self {
         let mut params = CertificateParams::new(Vec::new()).expect("params");
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::DigitalSignature];
@@ -34,6 +41,7 @@ impl Authority {
             .distinguished_name
             .push(DnType::CommonName, "an authority of a test");
         params.serial_number = Some(SerialNumber::from(1_u64));
+        change(&mut params);
         let issuer =
             CertifiedIssuer::self_signed(params, KeyPair::generate().expect("a key")).expect("an authority");
         let folder = tempfile::tempdir().expect("a folder");
@@ -93,8 +101,14 @@ impl Authority {
 
 impl Bearer {
     /// A certificate that is its own authority, as `openssl req -x509` makes it.
-    pub(crate) fn self_signed(names: &[&str], common_name: &str) -> Self {
-        let mut params = params(names);
+    pub(crate) fn self_signed(common_name: &str) -> Self {
+        Self::self_signed_with(common_name, |_params| {})
+    }
+
+    /// The same, changed by `change`.
+    pub(crate) fn self_signed_with(common_name: &str, change: impl FnOnce(&mut CertificateParams)) -> Self {
+        let mut params = params(&[]);
+        change(&mut params);
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         params.distinguished_name.push(DnType::CommonName, common_name);
         let key = KeyPair::generate().expect("a key");
@@ -103,6 +117,17 @@ impl Bearer {
             der: certificate.der().clone(),
             pem: certificate.pem(),
             key,
+        }
+    }
+
+    /// The certificate of version 1 in `testdata`.
+    pub(crate) fn version_1() -> Self {
+        let pem = include_str!("../../testdata/version1.crt").to_owned();
+        let key = KeyPair::from_pem(include_str!("../../testdata/version1.key")).expect("a key");
+        Self {
+            der: CertificateDer::from_pem_slice(pem.as_bytes()).expect("a certificate"),
+            key,
+            pem,
         }
     }
 
@@ -118,13 +143,20 @@ impl Bearer {
 
     /// A server that asks for no certificate, changed by `change`.
     pub(crate) fn server_with(&self, change: impl FnOnce(&mut ServerConfig)) -> Arc<ServerConfig> {
+        self.bearing(self, change)
+    }
+
+    /// A server with this key that shows the certificate of `other`.
+    pub(crate) fn bearing(&self, other: &Self, change: impl FnOnce(&mut ServerConfig)) -> Arc<ServerConfig> {
+        let key = rustls::crypto::ring::sign::any_supported_type(&self.private_key()).expect("a key");
+        // Not `with_single_cert`: it refuses what does not fit together.
+        let shown = SingleCertAndKey::from(CertifiedKey::new(vec![other.der.clone()], key));
         let mut config =
             ServerConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
                 .with_safe_default_protocol_versions()
                 .expect("versions")
                 .with_no_client_auth()
-                .with_single_cert(vec![self.der.clone()], self.private_key())
-                .expect("a server");
+                .with_cert_resolver(Arc::new(shown));
         change(&mut config);
         Arc::new(config)
     }

@@ -3,7 +3,7 @@
 use std::error::Error;
 use std::sync::Arc;
 
-use rcgen::{DnType, date_time_ymd};
+use rcgen::{DnType, GeneralSubtree, NameConstraints, date_time_ymd};
 use sha2::{Digest, Sha256};
 use tailpost_database::TlsFault;
 use tailpost_database::postgres::{ConnectError, ConnectErrorKind, Connected, connect, connect_to};
@@ -191,10 +191,10 @@ async fn self_signed_certificate_may_be_its_own_root() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("server.crt");
     // What the manual's first example makes: an authority's certificate with a common name alone.
-    let bearer = Bearer::self_signed(&[], "localhost");
+    let bearer = Bearer::self_signed("localhost");
     bearer.write_certificate(&path);
     let server = tls_server(bearer.server()).await;
-    let impostor = tls_server(Bearer::self_signed(&[], "localhost").server()).await;
+    let impostor = tls_server(Bearer::self_signed("localhost").server()).await;
     for mode in ["require", "verify-ca", "verify-full"] {
         let keys = format!("sslmode={mode}&sslrootcert={}", path.display());
         assert!(try_connect(&server, &keys).await.expect(mode).tls);
@@ -203,7 +203,7 @@ async fn self_signed_certificate_may_be_its_own_root() {
             "{mode}"
         );
     }
-    let misnamed = Bearer::self_signed(&[], "elsewhere.example");
+    let misnamed = Bearer::self_signed("elsewhere.example");
     misnamed.write_certificate(&path);
     let server = tls_server(misnamed.server()).await;
     let keys = format!("sslmode=verify-full&sslrootcert={}", path.display());
@@ -246,6 +246,73 @@ async fn expired_certificate_is_refused_where_certificates_are_verified() {
             .expect("not verified")
             .tls
     );
+}
+
+#[tokio::test]
+async fn expired_certificate_that_is_its_own_root_is_refused() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("server.crt");
+    let expired =
+        Bearer::self_signed_with("localhost", |params| params.not_after = date_time_ymd(2001, 1, 1));
+    expired.write_certificate(&path);
+    let keys = format!("sslmode=verify-ca&sslrootcert={}", path.display());
+    assert!(matches!(
+        fault(&tls_server(expired.server()).await, &keys).await,
+        TlsFault::Certificate { .. }
+    ));
+}
+
+#[tokio::test]
+async fn common_name_is_nothing_under_an_authority_with_name_constraints() {
+    let authority = Authority::new_with(|params| {
+        let only = GeneralSubtree::DnsName("elsewhere.example".into());
+        params.name_constraints = Some(NameConstraints {
+            permitted_subtrees: vec![only],
+            excluded_subtrees: Vec::new(),
+        });
+    });
+    let named = |params: &mut rcgen::CertificateParams| {
+        params.distinguished_name.push(DnType::CommonName, "localhost")
+    };
+    let server = tls_server(authority.issue_with(&[], named).server()).await;
+    let keys = |mode| format!("sslmode={mode}&sslrootcert={}", authority.root());
+    assert!(
+        try_connect(&server, &keys("verify-ca"))
+            .await
+            .expect("the chain is right")
+            .tls
+    );
+    assert!(matches!(
+        fault(&server, &keys("verify-full")).await,
+        TlsFault::Certificate { .. }
+    ));
+}
+
+/// Older OpenSSL makes these where no extension is asked for, as the manual's examples do not.
+#[tokio::test]
+async fn version_1_certificate_is_of_use_only_where_none_is_verified() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("server.crt");
+    let bearer = Bearer::version_1();
+    bearer.write_certificate(&path);
+    let connected = try_connect(&tls_server(bearer.server()).await, "sslmode=require")
+        .await
+        .expect("not verified");
+    assert_eq!(
+        connected.server_end_point,
+        Some(Sha256::digest(&bearer.der).to_vec())
+    );
+    // With its certificate and another's key nobody is let in, verified or not.
+    let thief = Bearer::self_signed("localhost").bearing(&bearer, |_config| {});
+    assert!(matches!(
+        fault(&tls_server(thief).await, "sslmode=require").await,
+        TlsFault::Certificate { .. }
+    ));
+    let keys = format!("sslmode=verify-ca&sslrootcert={}", path.display());
+    assert!(matches!(
+        fault(&tls_server(bearer.server()).await, &keys).await,
+        TlsFault::Certificate { .. }
+    ));
 }
 
 #[tokio::test]
@@ -353,10 +420,23 @@ async fn channel_binding_is_the_hash_of_the_servers_certificate() {
 
 #[tokio::test]
 async fn label_of_a_session_leads_to_the_same_place_in_the_same_way() {
-    let server = stripping().await;
+    let server = Server::start(|before, mut stream: TcpStream| async move {
+        if before == 0 {
+            answer_ssl_request(&mut stream, b"N").await;
+            return wait_for_end(&mut stream).await;
+        }
+        let mut first_bytes = [0; 5];
+        stream.read_exact(&mut first_bytes).await.expect("bytes");
+        stream.write_all(&first_bytes).await.expect("echoed");
+    })
+    .await;
     let url = url(&server.url("sslmode=prefer"));
     let first = connect(&url).await.expect("plaintext");
-    // The first asked for TLS and got none; the second knows, and asks no more: the server would panic on the missing request.
-    let second = connect_to(&url, &first.host).await.expect("plaintext");
+    // The first asked for TLS and got none. The second knows, and does not ask.
+    let mut second = connect_to(&url, &first.host).await.expect("plaintext");
     assert_eq!((second.host.clone(), second.tls), (first.host, false));
+    second.stream.write_all(b"hello").await.expect("sent");
+    let mut echo = [0; 5];
+    second.stream.read_exact(&mut echo).await.expect("an echo");
+    assert_eq!(&echo, b"hello");
 }

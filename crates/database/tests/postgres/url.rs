@@ -82,6 +82,27 @@ fn gaps_are_filled_from_the_environment_and_the_url_wins() {
 }
 
 #[test]
+fn empty_parts_are_gaps_and_empty_keys_are_not() {
+    let surroundings = Surroundings::default()
+        .with("PGUSER", "envuser")
+        .with("PGPORT", "6000")
+        .with("PGDATABASE", "envdb")
+        .with("PGAPPNAME", "envapp");
+    let summary_of = |text| summary(&url_in(text, &surroundings));
+    assert_eq!(summary_of("postgres://@h/"), "envuser h:6000 envdb");
+    assert_eq!(summary_of("postgres://a,b"), "envuser a:5432,b:5432 envdb");
+    assert_eq!(summary_of("postgres://a?dbname="), "envuser a:6000 envuser");
+    assert_eq!(
+        url_in("postgres://h?application_name=", &surroundings).application_name(),
+        None
+    );
+    assert_eq!(
+        url_in("postgres://h", &surroundings).application_name(),
+        Some("envapp")
+    );
+}
+
+#[test]
 fn service_stands_between_url_and_environment() {
     let folder = tempfile::tempdir().expect("a folder");
     let service = "[orders]\nhost=svc\nport=7000\nuser=svcuser\nsslmode=verify-full\n";

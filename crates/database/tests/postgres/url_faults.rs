@@ -143,6 +143,25 @@ fn visible(text: &str) -> String {
     }
 }
 
+/// Passwords pasted as they are, so that a piece of them looks like something else.
+#[test]
+fn pieces_of_a_mistyped_password_are_not_shown() {
+    for text in [
+        "postgres://user:canary/x?y=1@host/db",
+        "postgres://user:1/x?canary=1@host/db",
+        "postgres://user:1/x?sslmode=canary@host/db",
+        "postgres://user:1/x?y=canary&z@host/db",
+        "postgres://user:1/canary@host/db",
+        "postgres://user:x@canary@host/db",
+    ] {
+        let found = faults(text);
+        assert!(
+            found.iter().all(|fault| !fault.contains("canary")),
+            "{text}: {found:?}"
+        );
+    }
+}
+
 proptest! {
     #[test]
     fn parsing_never_panics(text in "(postgres://)?[ -~]{0,60}") {
