@@ -26,14 +26,20 @@ async fn a_relay_that_drops_repeats_and_swaps_is_found_out() -> anyhow::Result<(
         rows.remove(7);
         let last = rows[rows.len() - 1].clone();
         rows.push(last);
-        let first = rows.iter().position(|row| row.aggregate == rows[0].aggregate && row.id != rows[0].id);
+        let first = rows
+            .iter()
+            .position(|row| row.aggregate == rows[0].aggregate && row.id != rows[0].id);
         rows.swap(0, first.unwrap());
         rows[20].payload.push(' ');
         rows[30].id = "a phantom".to_owned();
     })
     .await?;
     assert!(verdict.assert_clean().is_err());
-    assert_eq!((verdict.lost.len(), verdict.duplicates, verdict.altered.len()), (2, 1, 1), "{verdict}");
+    assert_eq!(
+        (verdict.lost.len(), verdict.duplicates, verdict.altered.len()),
+        (2, 1, 1),
+        "{verdict}"
+    );
     assert_eq!(verdict.phantom, ["a phantom"]);
     assert!(!verdict.inversions.is_empty());
     Ok(())
@@ -54,7 +60,13 @@ async fn run(harm: impl FnOnce(&mut Vec<Row>)) -> anyhow::Result<Verdict> {
     database.execute(TABLE).await?;
     declare(&vhost.url(), "events", "all", QueueKind::Classic, &["order.*"]).await?;
     let consumer = Consumer::start(&vhost.url(), "all", 50).await?;
-    let options = WriterOptions { aggregates: 5, rate: None, events: Some(100), seed: 1, ..WriterOptions::default() };
+    let options = WriterOptions {
+        aggregates: 5,
+        rate: None,
+        events: Some(100),
+        seed: 1,
+        ..WriterOptions::default()
+    };
     let written = Writer::start(&database.url(), options).await?.finish().await?;
     assert!(written.unknown.is_empty() && !written.rolled_back.is_empty());
     let mut rows = read(&database).await?;
@@ -76,7 +88,12 @@ async fn read(database: &Database) -> anyhow::Result<Vec<Row>> {
     let rows = database.connect().await?.query(sql, &[]).await?;
     Ok(rows
         .iter()
-        .map(|row| Row { id: row.get(0), aggregate: row.get(1), kind: row.get(2), payload: row.get(3) })
+        .map(|row| Row {
+            id: row.get(0),
+            aggregate: row.get(1),
+            kind: row.get(2),
+            payload: row.get(3),
+        })
         .collect())
 }
 
@@ -94,7 +111,9 @@ async fn publish(vhost: &Vhost, row: &Row) -> anyhow::Result<()> {
             }
         }
     });
-    let answer = vhost.api("POST".parse()?, "exchanges", "/events/publish", &body.to_string()).await?;
+    let answer = vhost
+        .api("POST".parse()?, "exchanges", "/events/publish", &body.to_string())
+        .await?;
     anyhow::ensure!(answer.contains("true"), "{} was not routed", row.id);
     Ok(())
 }

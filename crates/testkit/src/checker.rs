@@ -75,7 +75,13 @@ impl Verdict {
     /// # Errors
     /// Something is; the error counts and names.
     pub fn assert_clean(&self) -> anyhow::Result<()> {
-        let faults = [&self.lost, &self.phantom, &self.inversions, &self.altered, &self.misplaced];
+        let faults = [
+            &self.lost,
+            &self.phantom,
+            &self.inversions,
+            &self.altered,
+            &self.misplaced,
+        ];
         ensure!(self.committed > 0, "nothing was committed, so nothing was tested");
         ensure!(faults.iter().all(|fault| fault.is_empty()), "{self}");
         Ok(())
@@ -136,7 +142,12 @@ struct Checker<'a> {
 
 impl<'a> Checker<'a> {
     fn new(ledger: &'a Ledger) -> Self {
-        let places = ledger.0.iter().enumerate().map(|(place, event)| (event.id.as_str(), place)).collect();
+        let places = ledger
+            .0
+            .iter()
+            .enumerate()
+            .map(|(place, event)| (event.id.as_str(), place))
+            .collect();
         Self {
             ledger,
             places,
@@ -146,7 +157,10 @@ impl<'a> Checker<'a> {
             positions: HashMap::new(),
             position_of: HashMap::new(),
             phantoms: HashSet::new(),
-            verdict: Verdict { committed: ledger.0.len(), ..Verdict::default() },
+            verdict: Verdict {
+                committed: ledger.0.len(),
+                ..Verdict::default()
+            },
         }
     }
 
@@ -178,25 +192,36 @@ impl<'a> Checker<'a> {
         let latest = self.latest.entry(aggregate).or_insert(place);
         if place < *latest {
             let later = &self.ledger.0[*latest].id;
-            self.verdict.inversions.push(format!("{} after {later} ({aggregate})", event.id));
+            self.verdict
+                .inversions
+                .push(format!("{} after {later} ({aggregate})", event.id));
         }
         *latest = place.max(*latest);
     }
 
     fn place(&mut self, delivery: &'a Delivery) {
-        let Some(position) = delivery.position.as_deref() else { return };
+        let Some(position) = delivery.position.as_deref() else {
+            return;
+        };
         let holder = *self.positions.entry(position).or_insert(&delivery.message_id);
         let place = *self.position_of.entry(&delivery.message_id).or_insert(position);
         if holder != &*delivery.message_id {
-            self.verdict.misplaced.push(format!("{} and {holder} at {position}", delivery.message_id));
+            self.verdict
+                .misplaced
+                .push(format!("{} and {holder} at {position}", delivery.message_id));
         } else if place != position {
-            self.verdict.misplaced.push(format!("{} at {place} and {position}", delivery.message_id));
+            self.verdict
+                .misplaced
+                .push(format!("{} at {place} and {position}", delivery.message_id));
         }
     }
 
     fn finish(mut self) -> Verdict {
         let events = self.ledger.0.iter().zip(&self.first);
-        self.verdict.lost = events.filter(|(_, first)| !**first).map(|(event, _)| event.id.clone()).collect();
+        self.verdict.lost = events
+            .filter(|(_, first)| !**first)
+            .map(|(event, _)| event.id.clone())
+            .collect();
         self.verdict.delivered_unique = self.verdict.committed - self.verdict.lost.len();
         self.verdict
     }

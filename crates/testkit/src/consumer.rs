@@ -9,7 +9,8 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use futures_util::StreamExt;
 use lapin::options::{
-    BasicAckOptions, BasicConsumeOptions, BasicQosOptions, ExchangeDeclareOptions, QueueBindOptions, QueueDeclareOptions,
+    BasicAckOptions, BasicConsumeOptions, BasicQosOptions, ExchangeDeclareOptions, QueueBindOptions,
+    QueueDeclareOptions,
 };
 use lapin::types::{AMQPValue, FieldTable};
 use lapin::{Connection, ConnectionProperties, ExchangeKind};
@@ -36,21 +37,47 @@ pub enum QueueKind {
 ///
 /// # Errors
 /// The broker cannot be reached or refuses.
-pub async fn declare(url: &str, exchange: &str, queue: &str, kind: QueueKind, keys: &[&str]) -> anyhow::Result<()> {
+pub async fn declare(
+    url: &str,
+    exchange: &str,
+    queue: &str,
+    kind: QueueKind,
+    keys: &[&str],
+) -> anyhow::Result<()> {
     let connection = connect(url).await?;
     let channel = connection.create_channel().await?;
-    let options = ExchangeDeclareOptions { durable: true, ..ExchangeDeclareOptions::default() };
-    channel.exchange_declare(exchange.into(), ExchangeKind::Topic, options, FieldTable::default()).await?;
+    let options = ExchangeDeclareOptions {
+        durable: true,
+        ..ExchangeDeclareOptions::default()
+    };
+    channel
+        .exchange_declare(
+            exchange.into(),
+            ExchangeKind::Topic,
+            options,
+            FieldTable::default(),
+        )
+        .await?;
     let mut arguments = FieldTable::default();
     let kind = match kind {
         QueueKind::Classic => "classic",
         QueueKind::Quorum => "quorum",
     };
     arguments.insert("x-queue-type".into(), AMQPValue::LongString(kind.into()));
-    channel.queue_declare(queue.into(), QueueDeclareOptions::durable(), arguments).await?;
+    channel
+        .queue_declare(queue.into(), QueueDeclareOptions::durable(), arguments)
+        .await?;
     for &key in keys {
         let options = QueueBindOptions::default();
-        channel.queue_bind(queue.into(), exchange.into(), key.into(), options, FieldTable::default()).await?;
+        channel
+            .queue_bind(
+                queue.into(),
+                exchange.into(),
+                key.into(),
+                options,
+                FieldTable::default(),
+            )
+            .await?;
     }
     connection.close(200, "done".into()).await?;
     Ok(())
@@ -81,10 +108,21 @@ impl Consumer {
         let (stop, stopped) = watch::channel(false);
         let (count, unique) = watch::channel(0);
         let log = Arc::new(Mutex::new(Log::default()));
-        let mut session = Session { url: url.to_owned(), queue: queue.to_owned(), prefetch, count, log: Arc::clone(&log) };
+        let mut session = Session {
+            url: url.to_owned(),
+            queue: queue.to_owned(),
+            prefetch,
+            count,
+            log: Arc::clone(&log),
+        };
         let first = session.open().await?;
         let task = tokio::spawn(async move { session.run(first, stopped).await });
-        Ok(Self { log, unique, stop, task })
+        Ok(Self {
+            log,
+            unique,
+            stop,
+            task,
+        })
     }
 
     /// How many deliveries there were, duplicates included.
@@ -104,7 +142,11 @@ impl Consumer {
 
     /// The deliveries from index `first` on.
     pub fn since(&self, first: usize) -> Vec<Delivery> {
-        lock(&self.log).deliveries.get(first..).unwrap_or_default().to_vec()
+        lock(&self.log)
+            .deliveries
+            .get(first..)
+            .unwrap_or_default()
+            .to_vec()
     }
 
     /// Waits until `unique` different events were delivered.
@@ -141,7 +183,9 @@ impl Consumer {
                 before = now;
             }
         });
-        waited.await.with_context(|| format!("deliveries went on for {limit:?}"))
+        waited
+            .await
+            .with_context(|| format!("deliveries went on for {limit:?}"))
     }
 
     /// Stops, and returns all deliveries in order of arrival.
@@ -211,18 +255,26 @@ impl Session {
         let opening = async {
             let connection = connect(&self.url).await?;
             let channel = connection.create_channel().await?;
-            channel.basic_qos(self.prefetch, BasicQosOptions::default()).await?;
+            channel
+                .basic_qos(self.prefetch, BasicQosOptions::default())
+                .await?;
             let (options, none) = (BasicConsumeOptions::default(), FieldTable::default());
-            let consumer = channel.basic_consume(self.queue.as_str().into(), "".into(), options, none).await?;
+            let consumer = channel
+                .basic_consume(self.queue.as_str().into(), "".into(), options, none)
+                .await?;
             anyhow::Ok((connection, consumer))
         };
-        timeout(ANSWER_LIMIT, opening).await.context("no answer from RabbitMQ")?
+        timeout(ANSWER_LIMIT, opening)
+            .await
+            .context("no answer from RabbitMQ")?
     }
 }
 
 async fn connect(url: &str) -> anyhow::Result<Connection> {
     let properties = ConnectionProperties::default().with_connection_name("tailpost-testkit".into());
-    Connection::connect(url, properties).await.context("could not connect to RabbitMQ")
+    Connection::connect(url, properties)
+        .await
+        .context("could not connect to RabbitMQ")
 }
 
 fn lock(log: &Mutex<Log>) -> MutexGuard<'_, Log> {

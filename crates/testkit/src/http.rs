@@ -40,11 +40,16 @@ pub async fn request(
     body: String,
 ) -> anyhow::Result<Answer> {
     let what = format!("{method} http://{address}{path}");
-    let mut request = Request::builder().method(method).uri(path).header(header::HOST, address.to_string());
+    let mut request = Request::builder()
+        .method(method)
+        .uri(path)
+        .header(header::HOST, address.to_string());
     if let Some(value) = authorization {
         request = request.header(header::AUTHORIZATION, value);
     }
-    let request = request.header(header::CONTENT_TYPE, "application/json").body(Full::new(Bytes::from(body)))?;
+    let request = request
+        .header(header::CONTENT_TYPE, "application/json")
+        .body(Full::new(Bytes::from(body)))?;
     timeout(Duration::from_secs(10), exchange(address, request))
         .await
         .with_context(|| format!("{what}: no answer in 10 s"))?
@@ -58,7 +63,10 @@ async fn exchange(address: SocketAddr, request: Request<Full<Bytes>>) -> anyhow:
         let response = sender.send_request(request).await?;
         let status = response.status().as_u16();
         let body = response.into_body().collect().await?.to_bytes();
-        anyhow::Ok(Answer { status, body: String::from_utf8_lossy(&body).into_owned() })
+        anyhow::Ok(Answer {
+            status,
+            body: String::from_utf8_lossy(&body).into_owned(),
+        })
     };
     tokio::pin!(send);
     tokio::select! {

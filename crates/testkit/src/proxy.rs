@@ -47,11 +47,21 @@ impl Proxy {
     pub async fn start(target: SocketAddr) -> anyhow::Result<Self> {
         let address = free_address()?;
         let listener = TcpListener::bind(address).await?;
-        let state =
-            State { target, paused: false, refusing: false, generation: 0, rate: None, cut_after: None };
+        let state = State {
+            target,
+            paused: false,
+            refusing: false,
+            generation: 0,
+            rate: None,
+            cut_after: None,
+        };
         let (state, changes) = watch::channel(state);
         let accepting = tokio::spawn(accept(Some(listener), address, changes));
-        Ok(Self { address, state, accepting })
+        Ok(Self {
+            address,
+            state,
+            accepting,
+        })
     }
 
     /// Where clients connect to.
@@ -191,7 +201,9 @@ async fn pump(
         if read == 0 {
             return to.shutdown().await;
         }
-        let left = cut_after.filter(|_| from_server).map_or(u64::MAX, |limit| limit.saturating_sub(passed));
+        let left = cut_after
+            .filter(|_| from_server)
+            .map_or(u64::MAX, |limit| limit.saturating_sub(passed));
         let moved = read.min(usize::try_from(left).unwrap_or(usize::MAX));
         to.write_all(&buffer[..moved]).await?;
         passed += moved as u64;
@@ -207,7 +219,9 @@ async fn pump(
 /// Waits until the proxy is not paused.
 async fn flowing(changes: &mut watch::Receiver<State>) -> io::Result<State> {
     let state = changes.wait_for(|state| !state.paused).await;
-    state.map(|state| state.clone()).map_err(|_| ErrorKind::ConnectionReset.into())
+    state
+        .map(|state| state.clone())
+        .map_err(|_| ErrorKind::ConnectionReset.into())
 }
 
 #[cfg(test)]
@@ -263,7 +277,12 @@ mod tests {
         let (mut stream, _) = dial(&proxy).await;
         proxy.pause();
         stream.write_u8(7).await.unwrap();
-        assert!(timeout(Duration::from_millis(100), stream.read_u8()).await.is_err(), "it passed a pause");
+        assert!(
+            timeout(Duration::from_millis(100), stream.read_u8())
+                .await
+                .is_err(),
+            "it passed a pause"
+        );
         proxy.resume();
         assert_eq!(stream.read_u8().await.unwrap(), 7);
     }
@@ -273,7 +292,10 @@ mod tests {
         let proxy = Proxy::start(echo(1).await).await.unwrap();
         let (mut stream, _) = dial(&proxy).await;
         proxy.cut();
-        assert_eq!(stream.read_u8().await.unwrap_err().kind(), ErrorKind::ConnectionReset);
+        assert_eq!(
+            stream.read_u8().await.unwrap_err().kind(),
+            ErrorKind::ConnectionReset
+        );
         dial(&proxy).await;
     }
 
@@ -282,7 +304,10 @@ mod tests {
         let proxy = Proxy::start(echo(1).await).await.unwrap();
         let (mut stream, _) = dial(&proxy).await;
         proxy.refuse();
-        assert_eq!(stream.read_u8().await.unwrap_err().kind(), ErrorKind::ConnectionReset);
+        assert_eq!(
+            stream.read_u8().await.unwrap_err().kind(),
+            ErrorKind::ConnectionReset
+        );
         let refused = crate::wait::until("it refuses", Duration::from_secs(5), async || {
             Ok(TcpStream::connect(proxy.address()).await.err())
         });
@@ -327,6 +352,10 @@ mod tests {
             stream.write_all(&[0; 1_000]).await.unwrap();
             stream.read_exact(&mut [0; 1_000]).await.unwrap();
         }
-        assert!(began.elapsed() >= Duration::from_millis(200), "took {:?}", began.elapsed());
+        assert!(
+            began.elapsed() >= Duration::from_millis(200),
+            "took {:?}",
+            began.elapsed()
+        );
     }
 }

@@ -42,18 +42,31 @@ impl Sampler {
     pub fn start(url: &str, slot: &str) -> Self {
         let samples = Arc::new(Mutex::new(Vec::new()));
         let (stop, stopped) = watch::channel(false);
-        let task = tokio::spawn(watch_slot(url.to_owned(), slot.to_owned(), Arc::clone(&samples), stopped));
+        let task = tokio::spawn(watch_slot(
+            url.to_owned(),
+            slot.to_owned(),
+            Arc::clone(&samples),
+            stopped,
+        ));
         Self { samples, stop, task }
     }
 
     /// What was seen so far.
     pub fn samples(&self) -> Vec<Sample> {
-        self.samples.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.samples
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
     }
 
     /// The latest position seen so far.
     pub fn latest(&self) -> Option<u64> {
-        self.samples.lock().unwrap_or_else(PoisonError::into_inner).iter().rev().find_map(|s| s.confirmed_flush)
+        self.samples
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .iter()
+            .rev()
+            .find_map(|s| s.confirmed_flush)
     }
 
     /// Demands that the position never reached `bound` until now.
@@ -64,7 +77,10 @@ impl Sampler {
         let samples = self.samples();
         let highest = samples.iter().filter_map(|sample| sample.confirmed_flush).max();
         let highest = highest.context("the sampler never saw the slot")?;
-        ensure!(highest < bound, "confirmed_flush_lsn reached {highest:X}, and was to stay under {bound:X}");
+        ensure!(
+            highest < bound,
+            "confirmed_flush_lsn reached {highest:X}, and was to stay under {bound:X}"
+        );
         Ok(())
     }
 
@@ -86,18 +102,27 @@ impl Sampler {
 /// # Errors
 /// It is none.
 pub fn lsn(text: &str) -> anyhow::Result<u64> {
-    let (high, low) = text.split_once('/').with_context(|| format!("\"{text}\" is no LSN"))?;
+    let (high, low) = text
+        .split_once('/')
+        .with_context(|| format!("\"{text}\" is no LSN"))?;
     let part = |text| u32::from_str_radix(text, 16).map(u64::from);
     Ok(part(high)? << 32 | part(low)?)
 }
 
 fn check_monotonic(samples: &[Sample]) -> anyhow::Result<()> {
-    let seen = |sample: &Sample| sample.confirmed_flush.map(|position| (sample.server_started, position));
+    let seen = |sample: &Sample| {
+        sample
+            .confirmed_flush
+            .map(|position| (sample.server_started, position))
+    };
     let positions: Vec<_> = samples.iter().filter_map(seen).collect();
     ensure!(!positions.is_empty(), "the sampler never saw the slot");
     for pair in positions.windows(2) {
         let ((life, before), (next_life, after)) = (pair[0], pair[1]);
-        ensure!(life != next_life || before <= after, "confirmed_flush_lsn went back from {before:X} to {after:X}");
+        ensure!(
+            life != next_life || before <= after,
+            "confirmed_flush_lsn went back from {before:X} to {after:X}"
+        );
     }
     Ok(())
 }
@@ -111,7 +136,10 @@ async fn watch_slot(
     let mut session = None;
     while !*stopped.borrow() {
         match look(&mut session, &url, &slot).await {
-            Ok(sample) => samples.lock().unwrap_or_else(PoisonError::into_inner).push(sample),
+            Ok(sample) => samples
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .push(sample),
             Err(_) => session = None, // the server is down: a new session sees it come back
         }
         tokio::select! {
@@ -129,11 +157,21 @@ async fn look(session: &mut Option<Client>, url: &str, slot: &str) -> anyhow::Re
     let row = client.query_opt(SQL, &[&slot]).await?;
     let at = Instant::now();
     let Some(row) = row else {
-        return Ok(Sample { at, confirmed_flush: None, active: false, server_started: 0.0 });
+        return Ok(Sample {
+            at,
+            confirmed_flush: None,
+            active: false,
+            server_started: 0.0,
+        });
     };
     let position: Option<&str> = row.try_get(0)?;
     let confirmed_flush = position.map(lsn).transpose()?;
-    Ok(Sample { at, confirmed_flush, active: row.try_get(1)?, server_started: row.try_get(2)? })
+    Ok(Sample {
+        at,
+        confirmed_flush,
+        active: row.try_get(1)?,
+        server_started: row.try_get(2)?,
+    })
 }
 
 #[cfg(test)]
@@ -157,7 +195,13 @@ mod tests {
             active: true,
             server_started: f64::from(life),
         };
-        check_monotonic(&[sample(1, Some(1)), sample(1, None), sample(1, Some(1)), sample(1, Some(2))]).unwrap();
+        check_monotonic(&[
+            sample(1, Some(1)),
+            sample(1, None),
+            sample(1, Some(1)),
+            sample(1, Some(2)),
+        ])
+        .unwrap();
         assert!(check_monotonic(&[sample(1, Some(2)), sample(1, None), sample(1, Some(1))]).is_err());
         check_monotonic(&[sample(1, Some(2)), sample(2, Some(1))]).unwrap();
         assert!(check_monotonic(&[sample(1, None)]).is_err());

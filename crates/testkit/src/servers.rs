@@ -45,7 +45,10 @@ fn parse_kinds(text: &str) -> anyhow::Result<Kinds> {
             .map(str::to_owned)
             .with_context(|| format!("TAILPOST_TEST_KINDS={text} names no kind that begins with {prefix}"))
     };
-    Ok(Kinds { postgres: find("pg")?, rabbit: find("rabbit")? })
+    Ok(Kinds {
+        postgres: find("pg")?,
+        rabbit: find("rabbit")?,
+    })
 }
 
 /// A name that no other test uses: for databases, slots, vhosts, queues.
@@ -60,7 +63,10 @@ mod tests {
     #[test]
     fn kinds_are_found_in_any_order_and_a_missing_one_is_an_error() {
         let kinds = parse_kinds("rabbit4, pg18").unwrap();
-        assert_eq!((kinds.postgres.as_str(), kinds.rabbit.as_str()), ("pg18", "rabbit4"));
+        assert_eq!(
+            (kinds.postgres.as_str(), kinds.rabbit.as_str()),
+            ("pg18", "rabbit4")
+        );
         assert!(parse_kinds("pg18").is_err());
     }
 }

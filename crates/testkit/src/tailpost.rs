@@ -51,7 +51,13 @@ impl Ended {
     /// # Errors
     /// It failed; the error holds what it printed.
     pub fn success(self) -> anyhow::Result<Self> {
-        ensure!(self.status.success(), "tailpost: {}\n{}{}", self.status, self.stdout, self.stderr);
+        ensure!(
+            self.status.success(),
+            "tailpost: {}\n{}{}",
+            self.status,
+            self.stdout,
+            self.stderr
+        );
         Ok(self)
     }
 }
@@ -73,8 +79,17 @@ impl Tailpost {
         let mut tailpost = Self::launch(args, env, None)?;
         let status = timeout(COMMAND_LIMIT, tailpost.child.wait())
             .await
-            .with_context(|| format!("tailpost {args:?} did not end in {COMMAND_LIMIT:?}\n{}", tailpost.stderr()))??;
-        Ok(Ended { status, stdout: tailpost.stdout(), stderr: tailpost.stderr() })
+            .with_context(|| {
+                format!(
+                    "tailpost {args:?} did not end in {COMMAND_LIMIT:?}\n{}",
+                    tailpost.stderr()
+                )
+            })??;
+        Ok(Ended {
+            status,
+            stdout: tailpost.stdout(),
+            stderr: tailpost.stderr(),
+        })
     }
 
     /// Starts it and returns at once. A `run` without a `--listen` of its own gets one on a free port.
@@ -91,14 +106,22 @@ impl Tailpost {
     /// As [`spawn`](Self::spawn).
     pub fn spawn_with(args: &[&str], env: &[(&str, &str)]) -> anyhow::Result<Self> {
         let own = args.iter().any(|arg| arg.starts_with("--listen"));
-        let listen = if args.contains(&"run") && !own { Some(free_address()?) } else { None };
+        let listen = if args.contains(&"run") && !own {
+            Some(free_address()?)
+        } else {
+            None
+        };
         Self::launch(args, env, listen)
     }
 
     fn launch(args: &[&str], env: &[(&str, &str)], listen: Option<SocketAddr>) -> anyhow::Result<Self> {
         let outputs = Outputs::new()?;
         let mut command = Command::new(binary()?);
-        command.args(args).stdin(Stdio::null()).stdout(outputs.create("stdout")?).stderr(outputs.create("stderr")?);
+        command
+            .args(args)
+            .stdin(Stdio::null())
+            .stdout(outputs.create("stdout")?)
+            .stderr(outputs.create("stderr")?);
         command.kill_on_drop(true);
         // What this process was told (TAILPOST_TEST_*, PG*, a developer's own) is not what the binary is told.
         for (name, _) in std::env::vars_os().filter(|(name, _)| belongs_to_product(name)) {
@@ -109,8 +132,16 @@ impl Tailpost {
             command.args(["--listen", &address.to_string()]);
         }
         let child = command.spawn().context("could not start tailpost")?;
-        let pid = child.id().and_then(|id| Pid::from_raw(i32::try_from(id).ok()?)).context("tailpost has no pid")?;
-        Ok(Self { child, pid, outputs, listen })
+        let pid = child
+            .id()
+            .and_then(|id| Pid::from_raw(i32::try_from(id).ok()?))
+            .context("tailpost has no pid")?;
+        Ok(Self {
+            child,
+            pid,
+            outputs,
+            listen,
+        })
     }
 
     /// Waits until `/readyz` says 200.
@@ -123,9 +154,16 @@ impl Tailpost {
                 bail!("tailpost ended: {status}");
             }
             // Not listening yet is not ready yet.
-            Ok(self.get("/readyz").await.ok().filter(|answer| answer.status == 200).map(drop))
+            Ok(self
+                .get("/readyz")
+                .await
+                .ok()
+                .filter(|answer| answer.status == 200)
+                .map(drop))
         });
-        ready.await.with_context(|| format!("tailpost's log:\n{}", self.stderr()))
+        ready
+            .await
+            .with_context(|| format!("tailpost's log:\n{}", self.stderr()))
     }
 
     /// Requests a page of its `--listen` address: `/readyz`, `/metrics`.
@@ -133,7 +171,11 @@ impl Tailpost {
     /// # Errors
     /// It does not listen.
     pub async fn get(&self, path: &str) -> anyhow::Result<Answer> {
-        http::get(self.listen.context("this tailpost was given its own --listen")?, path).await
+        http::get(
+            self.listen.context("this tailpost was given its own --listen")?,
+            path,
+        )
+        .await
     }
 
     /// The value of a metric's sample, by its whole name with labels: `name{label="value"}`. `None` when there is none.
@@ -142,7 +184,9 @@ impl Tailpost {
     /// It does not listen.
     pub async fn metric(&self, sample: &str) -> anyhow::Result<Option<f64>> {
         let page = self.get("/metrics").await?.body;
-        Ok(page.lines().find_map(|line| line.strip_prefix(sample)?.strip_prefix(' ')?.trim().parse().ok()))
+        Ok(page
+            .lines()
+            .find_map(|line| line.strip_prefix(sample)?.strip_prefix(' ')?.trim().parse().ok()))
     }
 
     /// Sends SIGKILL and waits until it is gone.
@@ -177,7 +221,8 @@ impl Tailpost {
     /// It did not end within `limit`.
     pub async fn wait(&mut self, limit: Duration) -> anyhow::Result<ExitStatus> {
         let ended = timeout(limit, self.child.wait()).await;
-        Ok(ended.with_context(|| format!("tailpost did not end in {limit:?}; its log:\n{}", self.stderr()))??)
+        Ok(ended
+            .with_context(|| format!("tailpost did not end in {limit:?}; its log:\n{}", self.stderr()))??)
     }
 
     /// Its end, if it ended already.
@@ -195,7 +240,9 @@ impl Tailpost {
     pub fn rss_kib(&self) -> anyhow::Result<u64> {
         let status = fs::read_to_string(format!("/proc/{}/status", self.pid.as_raw_nonzero()))?;
         let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-        let number = line.and_then(|line| line.split_whitespace().next()).context("/proc shows no VmRSS")?;
+        let number = line
+            .and_then(|line| line.split_whitespace().next())
+            .context("/proc shows no VmRSS")?;
         Ok(number.parse()?)
     }
 
@@ -225,13 +272,19 @@ impl Tailpost {
     /// None while it lives; a page that cannot be read holds nothing.
     pub async fn leaked<'a>(&self, canaries: &[&'a str]) -> anyhow::Result<Vec<&'a str>> {
         let mut seen = format!("{}{}", self.stdout(), self.stderr());
-        seen.push_str(&String::from_utf8_lossy(&fs::read(format!("/proc/{}/cmdline", self.pid())).unwrap_or_default()));
+        seen.push_str(&String::from_utf8_lossy(
+            &fs::read(format!("/proc/{}/cmdline", self.pid())).unwrap_or_default(),
+        ));
         if self.listen.is_some() {
             for page in ["/", "/livez", "/readyz", "/metrics"] {
                 seen.push_str(&self.get(page).await.map(|answer| answer.body).unwrap_or_default());
             }
         }
-        Ok(canaries.iter().copied().filter(|canary| seen.contains(canary)).collect())
+        Ok(canaries
+            .iter()
+            .copied()
+            .filter(|canary| seen.contains(canary))
+            .collect())
     }
 }
 
@@ -248,13 +301,20 @@ fn binary() -> anyhow::Result<PathBuf> {
         None => {
             // target/debug/deps/TEST or target/debug/PROGRAM
             let exe = std::env::current_exe()?;
-            let near = exe.parent().into_iter().flat_map(|folder| folder.ancestors().take(2));
+            let near = exe
+                .parent()
+                .into_iter()
+                .flat_map(|folder| folder.ancestors().take(2));
             near.map(|folder| folder.join("tailpost"))
                 .find(|path| path.is_file())
                 .context("there is no tailpost beside this test; build it first: cargo build -p tailpost")?
         }
     };
-    ensure!(binary.is_file(), "there is no {}; build it first: cargo build -p tailpost", binary.display());
+    ensure!(
+        binary.is_file(),
+        "there is no {}; build it first: cargo build -p tailpost",
+        binary.display()
+    );
     Ok(binary)
 }
 

@@ -100,7 +100,11 @@ impl Writer {
             let stopped = stopped.clone();
             sessions.spawn(async move { session.run(stopped).await });
         }
-        Ok(Self { stop, committed, sessions })
+        Ok(Self {
+            stop,
+            committed,
+            sessions,
+        })
     }
 
     /// How many events were committed so far.
@@ -114,7 +118,10 @@ impl Writer {
     /// They were not within `limit`.
     pub async fn wait_committed(&self, events: u64, limit: Duration) -> anyhow::Result<()> {
         let what = format!("{events} events are committed");
-        until(&what, limit, async || Ok((self.committed() >= events).then_some(()))).await
+        until(&what, limit, async || {
+            Ok((self.committed() >= events).then_some(()))
+        })
+        .await
     }
 
     /// Stops at the end of the open transactions.
@@ -133,7 +140,11 @@ impl Writer {
     pub async fn finish(mut self) -> anyhow::Result<Written> {
         let mut all = Written::default();
         while let Some(session) = self.sessions.join_next().await {
-            let Written { committed, rolled_back, unknown } = session?.context("a writing session failed")?;
+            let Written {
+                committed,
+                rolled_back,
+                unknown,
+            } = session?.context("a writing session failed")?;
             all.committed.extend(committed);
             all.rolled_back.extend(rolled_back);
             all.unknown.extend(unknown);
@@ -145,5 +156,9 @@ impl Writer {
 /// The id of event `n` of session `session` in run `run`: a UUID, the same at every call.
 pub fn event_id(run: u32, session: u32, n: u64) -> String {
     // The digits 4 and 8 make it a UUID of version 4 to those who look.
-    format!("{run:08x}-{:04x}-4000-8000-{:012x}", session & 0xffff, n & 0xffff_ffff_ffff)
+    format!(
+        "{run:08x}-{:04x}-4000-8000-{:012x}",
+        session & 0xffff,
+        n & 0xffff_ffff_ffff
+    )
 }

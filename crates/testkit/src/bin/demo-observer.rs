@@ -60,13 +60,18 @@ async fn main() -> anyhow::Result<ExitCode> {
         verdict.duplicates,
         verdict.lost.len()
     );
-    Ok(if verdict.assert_clean().is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(if verdict.assert_clean().is_ok() {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
 }
 
 /// Each order is one row of the shop's own table and one event, in one transaction; every third is paid in a
 /// transaction of its own later.
 async fn write_orders(shop: &Client, transactions: u64, commits: &Commits) -> anyhow::Result<()> {
-    shop.batch_execute("CREATE TABLE IF NOT EXISTS orders (id bigint PRIMARY KEY, state text NOT NULL)").await?;
+    shop.batch_execute("CREATE TABLE IF NOT EXISTS orders (id bigint PRIMARY KEY, state text NOT NULL)")
+        .await?;
     let mut tick = interval(Duration::from_millis(1000 / RATE));
     let mut order = 0;
     for number in 1..=transactions {
@@ -87,7 +92,10 @@ async fn write_orders(shop: &Client, transactions: u64, commits: &Commits) -> an
             order -= i64::from(state == "created");
         } else {
             shop.batch_execute("COMMIT").await?;
-            commits.lock().unwrap_or_else(PoisonError::into_inner).insert(event, Instant::now());
+            commits
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .insert(event, Instant::now());
         }
     }
     Ok(())
@@ -107,7 +115,10 @@ async fn print_arrivals(consumer: Arc<Consumer>, commits: Commits) {
         for delivery in consumer.since(printed) {
             printed += 1;
             let again = !seen.insert(delivery.message_id.clone());
-            println!("{}", describe(&delivery, again, committed_at(&delivery, &commits).await));
+            println!(
+                "{}",
+                describe(&delivery, again, committed_at(&delivery, &commits).await)
+            );
         }
         sleep(Duration::from_millis(5)).await;
     }
@@ -116,7 +127,11 @@ async fn print_arrivals(consumer: Arc<Consumer>, commits: Commits) {
 /// The message may be quicker than the answer to COMMIT: so it is given a second.
 async fn committed_at(delivery: &Delivery, commits: &Commits) -> Option<Instant> {
     for _ in 0..1000 {
-        let at = commits.lock().unwrap_or_else(PoisonError::into_inner).get(&*delivery.message_id).copied();
+        let at = commits
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .get(&*delivery.message_id)
+            .copied();
         if at.is_some() {
             return at;
         }

@@ -7,11 +7,19 @@ use super::*;
 
 fn committed(aggregate: u8, seq: usize) -> Committed {
     let id = format!("{aggregate}-{seq}");
-    Committed { digest: Some(digest(id.as_bytes())), id, aggregate: Some(format!("order/{aggregate}")) }
+    Committed {
+        digest: Some(digest(id.as_bytes())),
+        id,
+        aggregate: Some(format!("order/{aggregate}")),
+    }
 }
 
 fn delivered(event: &Committed) -> Delivery {
-    Delivery::of(&event.id, Some(&format!("0/16:{}", event.id)), event.id.as_bytes())
+    Delivery::of(
+        &event.id,
+        Some(&format!("0/16:{}", event.id)),
+        event.id.as_bytes(),
+    )
 }
 
 fn ledger(aggregates: &[u8]) -> Ledger {
@@ -137,8 +145,13 @@ fn a_redelivered_first_delivery_counts_for_order() {
     let ledger = ledger(&[1, 1]);
     let mut deliveries = all(&ledger);
     deliveries.swap(0, 1);
-    deliveries.iter_mut().for_each(|delivery| delivery.redelivered = true);
-    assert_eq!(check(&ledger, &deliveries).inversions, ["1-1 after 1-2 (order/1)"]);
+    deliveries
+        .iter_mut()
+        .for_each(|delivery| delivery.redelivered = true);
+    assert_eq!(
+        check(&ledger, &deliveries).inversions,
+        ["1-1 after 1-2 (order/1)"]
+    );
 }
 
 #[test]
@@ -148,7 +161,10 @@ fn a_late_duplicate_is_no_inversion_and_one_late_event_is_one() {
     let order = [0, 3, 0, 1, 1, 2];
     let deliveries: Vec<_> = order.iter().map(|&place| once[place].clone()).collect();
     let verdict = check(&ledger, &deliveries);
-    assert_eq!(verdict.inversions, ["1-2 after 1-4 (order/1)", "1-3 after 1-4 (order/1)"]);
+    assert_eq!(
+        verdict.inversions,
+        ["1-2 after 1-4 (order/1)", "1-3 after 1-4 (order/1)"]
+    );
     assert_eq!(verdict.duplicates, 2);
 }
 

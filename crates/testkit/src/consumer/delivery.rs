@@ -54,13 +54,28 @@ impl Delivery {
         let arrived = Instant::now();
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let header = |name: &str| header(delivery, name);
-        let aggregate = header("aggregate_type").zip(header("aggregate_id")).map(|(kind, id)| format!("{kind}/{id}"));
+        let aggregate = header("aggregate_type")
+            .zip(header("aggregate_id"))
+            .map(|(kind, id)| format!("{kind}/{id}"));
         let body: Value = serde_json::from_slice(&delivery.data).unwrap_or_default();
         // An envelope holds the payload one level down.
-        let field = |name: &str| body.get(name).or_else(|| body.get("payload")?.get(name))?.as_u64();
+        let field = |name: &str| {
+            body.get(name)
+                .or_else(|| body.get("payload")?.get(name))?
+                .as_u64()
+        };
         Self {
-            message_id: delivery.properties.message_id().as_ref().map_or("", |id| id.as_str()).into(),
-            event_type: delivery.properties.kind().as_ref().map(|kind| kind.as_str().into()),
+            message_id: delivery
+                .properties
+                .message_id()
+                .as_ref()
+                .map_or("", |id| id.as_str())
+                .into(),
+            event_type: delivery
+                .properties
+                .kind()
+                .as_ref()
+                .map(|kind| kind.as_str().into()),
             aggregate: aggregate.map(Into::into),
             position: header("tailpost_position").map(Into::into),
             seq: field("seq"),

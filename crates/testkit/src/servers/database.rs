@@ -50,7 +50,11 @@ impl Database {
     /// # Errors
     /// The server cannot be reached or refuses a statement.
     pub async fn execute(&self, sql: &str) -> anyhow::Result<()> {
-        self.connect().await?.batch_execute(sql).await.with_context(|| format!("could not run: {sql}"))
+        self.connect()
+            .await?
+            .batch_execute(sql)
+            .await
+            .with_context(|| format!("could not run: {sql}"))
     }
 }
 
@@ -62,7 +66,9 @@ impl Drop for Database {
         let (address, name) = (self.address, self.name.clone());
         // A thread of its own: the test's runtime may be going down, and a slot left behind holds WAL for ever.
         let dropped = std::thread::spawn(move || {
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+            let runtime = tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .build()?;
             runtime.block_on(drop_database(address, &name))
         });
         match dropped.join() {
@@ -75,18 +81,25 @@ impl Drop for Database {
 
 async fn drop_database(address: SocketAddr, name: &str) -> anyhow::Result<()> {
     let admin = connect(&format!("postgres://postgres@{address}/postgres")).await?;
-    let slots = "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE database = $1 AND active";
+    let slots =
+        "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE database = $1 AND active";
     let idle = "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE database = $1 AND NOT active";
     let left = "SELECT count(*) FROM pg_replication_slots WHERE database = $1";
-    until("the database's slots are dropped", Duration::from_secs(10), async || {
-        admin.execute(slots, &[&name]).await?;
-        // A relay that is still there may take the slot between the question and the drop.
-        let dropped = admin.execute(idle, &[&name]).await;
-        let left: i64 = admin.query_one(left, &[&name]).await?.get(0);
-        Ok((dropped.is_ok() && left == 0).then_some(()))
-    })
+    until(
+        "the database's slots are dropped",
+        Duration::from_secs(10),
+        async || {
+            admin.execute(slots, &[&name]).await?;
+            // A relay that is still there may take the slot between the question and the drop.
+            let dropped = admin.execute(idle, &[&name]).await;
+            let left: i64 = admin.query_one(left, &[&name]).await?.get(0);
+            Ok((dropped.is_ok() && left == 0).then_some(()))
+        },
+    )
     .await?;
-    admin.batch_execute(&format!("DROP DATABASE IF EXISTS {name} WITH (FORCE)")).await?;
+    admin
+        .batch_execute(&format!("DROP DATABASE IF EXISTS {name} WITH (FORCE)"))
+        .await?;
     Ok(())
 }
 

@@ -40,9 +40,18 @@ impl Instance {
     pub async fn start(kind: &str, args: &[&str]) -> anyhow::Result<Self> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         sweep_once().await?;
-        let name = format!("{kind}-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+        let name = format!(
+            "{kind}-{}-{}",
+            std::process::id(),
+            COUNT.fetch_add(1, Ordering::Relaxed)
+        );
         let folder = folder()?.join(name);
-        let mut started = Self { kind: kind.to_owned(), folder, values: HashMap::new(), private: true };
+        let mut started = Self {
+            kind: kind.to_owned(),
+            folder,
+            values: HashMap::new(),
+            private: true,
+        };
         started.launch(args).await?;
         started.values = read_values(&started.folder)?;
         Ok(started)
@@ -54,8 +63,16 @@ impl Instance {
     /// There is none.
     pub fn attach(folder: &Path) -> anyhow::Result<Self> {
         let values = read_values(folder)?;
-        let kind = values.get("KIND").cloned().context("the instance's env names no KIND")?;
-        Ok(Self { kind, folder: folder.to_owned(), values, private: false })
+        let kind = values
+            .get("KIND")
+            .cloned()
+            .context("the instance's env names no KIND")?;
+        Ok(Self {
+            kind,
+            folder: folder.to_owned(),
+            values,
+            private: false,
+        })
     }
 
     /// Stops it. Its data stay.
@@ -63,12 +80,18 @@ impl Instance {
     /// # Errors
     /// It is shared, or an orderly stop took over 60 s (it is killed then).
     pub async fn stop(&self, how: Stop) -> anyhow::Result<()> {
-        ensure!(self.private, "{} is shared by other tests: start a private one to stop it", self.kind);
+        ensure!(
+            self.private,
+            "{} is shared by other tests: start a private one to stop it",
+            self.kind
+        );
         let how = match how {
             Stop::Fast => "fast",
             Stop::Kill => "kill",
         };
-        script([OsStr::new("stop"), self.folder.as_os_str(), OsStr::new(how)]).await.map(drop)
+        script([OsStr::new("stop"), self.folder.as_os_str(), OsStr::new(how)])
+            .await
+            .map(drop)
     }
 
     /// Starts it again on its old port, with its data and its arguments, and returns when it answers.
@@ -123,12 +146,22 @@ impl Instance {
     }
 
     fn value(&self, name: &str) -> Option<&str> {
-        self.values.get(name).map(String::as_str).filter(|value| !value.is_empty())
+        self.values
+            .get(name)
+            .map(String::as_str)
+            .filter(|value| !value.is_empty())
     }
 
     async fn launch(&self, args: &[&str]) -> anyhow::Result<()> {
-        let head = [OsStr::new("start"), OsStr::new(&self.kind), OsStr::new("auto"), self.folder.as_os_str()];
-        script(head.into_iter().chain(args.iter().map(OsStr::new))).await.map(drop)
+        let head = [
+            OsStr::new("start"),
+            OsStr::new(&self.kind),
+            OsStr::new("auto"),
+            self.folder.as_os_str(),
+        ];
+        script(head.into_iter().chain(args.iter().map(OsStr::new)))
+            .await
+            .map(drop)
     }
 }
 
@@ -136,9 +169,16 @@ impl Drop for Instance {
     fn drop(&mut self) {
         if self.private && self.folder.exists() {
             // Blocks for a fraction of a second; a server left behind would cost more.
-            let removed = BlockingCommand::new(SCRIPT).arg("remove").arg(&self.folder).stdin(Stdio::null()).output();
+            let removed = BlockingCommand::new(SCRIPT)
+                .arg("remove")
+                .arg(&self.folder)
+                .stdin(Stdio::null())
+                .output();
             if !removed.as_ref().is_ok_and(|output| output.status.success()) {
-                warn(&format!("could not remove the server in {}: {removed:?}", self.folder.display()));
+                warn(&format!(
+                    "could not remove the server in {}: {removed:?}",
+                    self.folder.display()
+                ));
             }
         }
     }
@@ -149,7 +189,10 @@ impl Drop for Instance {
 pub(crate) fn folder() -> anyhow::Result<PathBuf> {
     let folder = match std::env::var_os("TAILPOST_TEST_DIR") {
         Some(folder) => PathBuf::from(folder),
-        None => PathBuf::from(format!("/tmp/tailpost-test-{}", rustix::process::getuid().as_raw())),
+        None => PathBuf::from(format!(
+            "/tmp/tailpost-test-{}",
+            rustix::process::getuid().as_raw()
+        )),
     };
     fs::create_dir_all(&folder).with_context(|| format!("could not make {}", folder.display()))?;
     Ok(folder)
@@ -159,12 +202,18 @@ pub(crate) fn folder() -> anyhow::Result<PathBuf> {
 pub(crate) async fn script<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> anyhow::Result<String> {
     let mut command = Command::new(SCRIPT);
     command.args(args).stdin(Stdio::null());
-    let output = command.output().await.with_context(|| format!("could not run {SCRIPT}"))?;
+    let output = command
+        .output()
+        .await
+        .with_context(|| format!("could not run {SCRIPT}"))?;
     said(&format!("{:?}", command.as_std()), output)
 }
 
 /// A word to the person who runs the tests.
-#[expect(clippy::print_stderr, reason = "this is the test kit talking to a developer; nobody reads logs of it")]
+#[expect(
+    clippy::print_stderr,
+    reason = "this is the test kit talking to a developer; nobody reads logs of it"
+)]
 pub(crate) fn warn(text: &str) {
     eprintln!("tailpost-testkit: {text}");
 }
@@ -172,19 +221,28 @@ pub(crate) fn warn(text: &str) {
 fn said(command: &str, output: Output) -> anyhow::Result<String> {
     let stdout = String::from_utf8_lossy(&output.stdout).into_owned();
     if !output.status.success() {
-        bail!("{command}: {}: {}{}", output.status, String::from_utf8_lossy(&output.stderr), stdout);
+        bail!(
+            "{command}: {}: {}{}",
+            output.status,
+            String::from_utf8_lossy(&output.stderr),
+            stdout
+        );
     }
     Ok(stdout)
 }
 
 fn read_values(folder: &Path) -> anyhow::Result<HashMap<String, String>> {
     let file = folder.join("env");
-    let text = fs::read_to_string(&file).with_context(|| format!("there is no server in {}", folder.display()))?;
+    let text =
+        fs::read_to_string(&file).with_context(|| format!("there is no server in {}", folder.display()))?;
     Ok(parse_values(&text))
 }
 
 fn parse_values(text: &str) -> HashMap<String, String> {
-    text.lines().filter_map(|line| line.split_once('=')).map(|(key, value)| (key.to_owned(), value.to_owned())).collect()
+    text.lines()
+        .filter_map(|line| line.split_once('='))
+        .map(|(key, value)| (key.to_owned(), value.to_owned()))
+        .collect()
 }
 
 /// Removes, once a process, the private servers of test processes that were killed before they could do it.

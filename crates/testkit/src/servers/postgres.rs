@@ -34,7 +34,9 @@ impl Postgres {
     pub async fn create_database(&self) -> anyhow::Result<Database> {
         let name = super::unique_name();
         let admin = connect(&self.url("postgres")).await?;
-        admin.batch_execute(&format!("CREATE DATABASE {name} TEMPLATE template0")).await?;
+        admin
+            .batch_execute(&format!("CREATE DATABASE {name} TEMPLATE template0"))
+            .await?;
         Ok(Database::new(self.address(), name, !self.private()))
     }
 }

@@ -52,7 +52,8 @@ impl Rabbit {
 
     /// Where it listens for TLS.
     pub fn tls_address(&self) -> Option<SocketAddr> {
-        self.port("TLS_PORT").map(|port| SocketAddr::from((Ipv4Addr::LOCALHOST, port)))
+        self.port("TLS_PORT")
+            .map(|port| SocketAddr::from((Ipv4Addr::LOCALHOST, port)))
     }
 
     /// Makes a vhost of its own for a test. On a shared server it is deleted with the handle.
@@ -63,8 +64,14 @@ impl Rabbit {
         let name = super::unique_name();
         self.api(Method::PUT, &format!("/api/vhosts/{name}"), "").await?;
         let all = r#"{"configure":".*","write":".*","read":".*"}"#;
-        self.api(Method::PUT, &format!("/api/permissions/{name}/guest"), all).await?;
-        Ok(Vhost::new(self.address(), self.management()?, name, !self.private()))
+        self.api(Method::PUT, &format!("/api/permissions/{name}/guest"), all)
+            .await?;
+        Ok(Vhost::new(
+            self.address(),
+            self.management()?,
+            name,
+            !self.private(),
+        ))
     }
 
     /// Writes down what was declared so far. RabbitMQ 3 answers before that, and a kill within the next second or two can
@@ -88,7 +95,9 @@ impl Rabbit {
     }
 
     fn management(&self) -> anyhow::Result<SocketAddr> {
-        let port = self.port("MGMT_PORT").context("this RabbitMQ runs without its management API")?;
+        let port = self
+            .port("MGMT_PORT")
+            .context("this RabbitMQ runs without its management API")?;
         Ok(SocketAddr::from((Ipv4Addr::LOCALHOST, port)))
     }
 }
@@ -96,7 +105,8 @@ impl Rabbit {
 /// Calls the management API as `guest`.
 pub(crate) async fn call(api: SocketAddr, method: Method, path: &str, body: &str) -> anyhow::Result<String> {
     let what = format!("{method} {path}");
-    let Answer { status, body } = http::request(api, method, path, Some(AUTHORIZATION), body.to_owned()).await?;
+    let Answer { status, body } =
+        http::request(api, method, path, Some(AUTHORIZATION), body.to_owned()).await?;
     ensure!((200..300).contains(&status), "{what}: status {status}: {body}");
     Ok(body)
 }

@@ -15,7 +15,9 @@ use super::{Instance, Postgres, Rabbit, kinds};
 /// # Errors
 /// There is none and it cannot be started: its kind is not installed.
 pub async fn shared_postgres() -> anyhow::Result<Postgres> {
-    shared(&kinds()?.postgres, "TAILPOST_TEST_POSTGRES", &[]).await.map(Postgres::attached)
+    shared(&kinds()?.postgres, "TAILPOST_TEST_POSTGRES", &[])
+        .await
+        .map(Postgres::attached)
 }
 
 /// The shared RabbitMQ: the one in `TAILPOST_TEST_RABBIT`, or else one that the first test starts.
@@ -23,7 +25,9 @@ pub async fn shared_postgres() -> anyhow::Result<Postgres> {
 /// # Errors
 /// There is none and it cannot be started: its kind is not installed.
 pub async fn shared_rabbit() -> anyhow::Result<Rabbit> {
-    shared(&kinds()?.rabbit, "TAILPOST_TEST_RABBIT", &["--mgmt"]).await.map(Rabbit::attached)
+    shared(&kinds()?.rabbit, "TAILPOST_TEST_RABBIT", &["--mgmt"])
+        .await
+        .map(Rabbit::attached)
 }
 
 async fn shared(kind: &str, variable: &str, args: &[&str]) -> anyhow::Result<Instance> {
@@ -35,10 +39,20 @@ async fn shared(kind: &str, variable: &str, args: &[&str]) -> anyhow::Result<Ins
     let lock = lock(base.join("shared.lock")).await?;
     let folder = base.join(format!("shared-{kind}"));
     let path = folder.to_str().context("the folder's name is no UTF-8")?;
-    let running = folder.exists() && script(["env", path]).await.is_ok_and(|env| !env.ends_with("PID=\n"));
+    let running = folder.exists()
+        && script(["env", path])
+            .await
+            .is_ok_and(|env| !env.ends_with("PID=\n"));
     if !running {
-        script(["start", kind, "auto", path].into_iter().chain(args.iter().copied())).await?;
-        warn(&format!("started a {kind} for all tests and leave it running; to stop it: scripts/servers remove {path}"));
+        script(
+            ["start", kind, "auto", path]
+                .into_iter()
+                .chain(args.iter().copied()),
+        )
+        .await?;
+        warn(&format!(
+            "started a {kind} for all tests and leave it running; to stop it: scripts/servers remove {path}"
+        ));
     }
     drop(lock);
     Instance::attach(&folder)

@@ -19,7 +19,12 @@ pub struct Vhost {
 
 impl Vhost {
     pub(crate) fn new(address: SocketAddr, api: SocketAddr, name: String, delete: bool) -> Self {
-        Self { address, api, name, delete }
+        Self {
+            address,
+            api,
+            name,
+            delete,
+        }
     }
 
     /// Its name.
@@ -43,7 +48,13 @@ impl Vhost {
     /// # Errors
     /// The API cannot be reached, or answers with an error.
     pub async fn api(&self, method: Method, things: &str, rest: &str, body: &str) -> anyhow::Result<String> {
-        call(self.api, method, &format!("/api/{things}/{}{rest}", self.name), body).await
+        call(
+            self.api,
+            method,
+            &format!("/api/{things}/{}{rest}", self.name),
+            body,
+        )
+        .await
     }
 
     /// Removes the binding of `queue` to `exchange` under `key`.
@@ -53,7 +64,14 @@ impl Vhost {
     pub async fn unbind(&self, exchange: &str, queue: &str, key: &str) -> anyhow::Result<()> {
         // The API names a binding by its key, percent-encoded; `#` and `*` are what tests use.
         let key = key.replace('%', "%25").replace('#', "%23");
-        self.api(Method::DELETE, "bindings", &format!("/e/{exchange}/q/{queue}/{key}"), "").await.map(drop)
+        self.api(
+            Method::DELETE,
+            "bindings",
+            &format!("/e/{exchange}/q/{queue}/{key}"),
+            "",
+        )
+        .await
+        .map(drop)
     }
 
     /// Binds `queue` to `exchange` under `key`.
@@ -62,7 +80,14 @@ impl Vhost {
     /// As [`api`](Self::api).
     pub async fn bind(&self, exchange: &str, queue: &str, key: &str) -> anyhow::Result<()> {
         let body = serde_json::json!({ "routing_key": key }).to_string();
-        self.api(Method::POST, "bindings", &format!("/e/{exchange}/q/{queue}"), &body).await.map(drop)
+        self.api(
+            Method::POST,
+            "bindings",
+            &format!("/e/{exchange}/q/{queue}"),
+            &body,
+        )
+        .await
+        .map(drop)
     }
 
     /// Closes all connections of this vhost, as an operator would by the management page.
@@ -70,10 +95,19 @@ impl Vhost {
     /// # Errors
     /// As [`api`](Self::api).
     pub async fn close_connections(&self) -> anyhow::Result<usize> {
-        let connections: Value = serde_json::from_str(&self.api(Method::GET, "vhosts", "/connections", "").await?)?;
-        let names: Vec<_> = connections.as_array().into_iter().flatten().filter_map(|c| c["name"].as_str()).collect();
+        let connections: Value =
+            serde_json::from_str(&self.api(Method::GET, "vhosts", "/connections", "").await?)?;
+        let names: Vec<_> = connections
+            .as_array()
+            .into_iter()
+            .flatten()
+            .filter_map(|c| c["name"].as_str())
+            .collect();
         for name in &names {
-            let path = format!("/api/connections/{}", name.replace(' ', "%20").replace('>', "%3E"));
+            let path = format!(
+                "/api/connections/{}",
+                name.replace(' ', "%20").replace('>', "%3E")
+            );
             call(self.api, Method::DELETE, &path, "").await?;
         }
         Ok(names.len())
@@ -88,7 +122,9 @@ impl Drop for Vhost {
         let (api, path) = (self.api, format!("/api/vhosts/{}", self.name));
         // A thread of its own: the test's runtime may be going down.
         let deleted = std::thread::spawn(move || {
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+            let runtime = tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .build()?;
             runtime.block_on(call(api, Method::DELETE, &path, ""))
         });
         match deleted.join() {

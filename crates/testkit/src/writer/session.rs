@@ -89,16 +89,28 @@ impl Session {
     pub(super) async fn open(&mut self) -> anyhow::Result<()> {
         let client = connect(&self.url).await?;
         let table = &self.options.table;
-        let (id, payload) = (column_type(&client, table, "event_id"), column_type(&client, table, "payload"));
+        let (id, payload) = (
+            column_type(&client, table, "event_id"),
+            column_type(&client, table, "payload"),
+        );
         let (id, payload) = (id.await?, payload.await?);
-        let payload = if payload == "bytea" { "convert_to(p, 'UTF8')".to_owned() } else { format!("p::{payload}") };
+        let payload = if payload == "bytea" {
+            "convert_to(p, 'UTF8')".to_owned()
+        } else {
+            format!("p::{payload}")
+        };
         let insert = format!(
             "INSERT INTO {table} (event_id, aggregate_type, aggregate_id, event_type, payload) \
              SELECT e::{id}, $5, a, t, {payload} \
              FROM unnest($1::text[], $2::text[], $3::text[], $4::text[]) WITH ORDINALITY AS r (e, a, t, p, n) ORDER BY n"
         );
         self.generation += 1;
-        client.batch_execute(&format!("SET application_name = '{}'", self.name(self.generation))).await?;
+        client
+            .batch_execute(&format!(
+                "SET application_name = '{}'",
+                self.name(self.generation)
+            ))
+            .await?;
         let statement = client.prepare(&insert).await?;
         self.open = Some((client, statement));
         Ok(())
@@ -122,11 +134,15 @@ impl Session {
                 Fate::Unknown
             }
         };
-        self.written.rolled_back.extend(lost.into_iter().flat_map(|rows| rows.ids));
+        self.written
+            .rolled_back
+            .extend(lost.into_iter().flat_map(|rows| rows.ids));
         match fate {
             Fate::Committed => {
                 self.total.fetch_add(size, Ordering::Relaxed);
-                self.written.committed.extend(rows.ids.into_iter().map(|id| (id, returned)));
+                self.written
+                    .committed
+                    .extend(rows.ids.into_iter().map(|id| (id, returned)));
             }
             Fate::RolledBack => self.written.rolled_back.extend(rows.ids),
             Fate::Unknown if roll_back => self.written.rolled_back.extend(rows.ids),
@@ -135,8 +151,15 @@ impl Session {
         Ok(())
     }
 
-    async fn write(&self, rows: &Rows, lost: Option<&Rows>, roll_back: bool) -> Result<Fate, tokio_postgres::Error> {
-        let Some((client, insert)) = &self.open else { return Ok(Fate::Unknown) };
+    async fn write(
+        &self,
+        rows: &Rows,
+        lost: Option<&Rows>,
+        roll_back: bool,
+    ) -> Result<Fate, tokio_postgres::Error> {
+        let Some((client, insert)) = &self.open else {
+            return Ok(Fate::Unknown);
+        };
         client.batch_execute("BEGIN").await?;
         self.insert(client, insert, rows).await?;
         if let Some(lost) = lost {
@@ -158,14 +181,28 @@ impl Session {
         insert: &Statement,
         rows: &Rows,
     ) -> Result<(), tokio_postgres::Error> {
-        let Rows { ids, aggregates, types, payloads } = rows;
-        client.execute(insert, &[ids, aggregates, types, payloads, &self.options.aggregate_type]).await.map(drop)
+        let Rows {
+            ids,
+            aggregates,
+            types,
+            payloads,
+        } = rows;
+        client
+            .execute(
+                insert,
+                &[ids, aggregates, types, payloads, &self.options.aggregate_type],
+            )
+            .await
+            .map(drop)
     }
 
     /// After an error: connects again, and waits until the old session is gone, so that its last commit is decided
     /// before anything later of these aggregates is written.
     async fn come_back(&mut self, error: tokio_postgres::Error) -> anyhow::Result<()> {
-        if error.as_db_error().is_some_and(|db| !is_shutdown(db.code().code())) {
+        if error
+            .as_db_error()
+            .is_some_and(|db| !is_shutdown(db.code().code()))
+        {
             return Err(error).context("the database refused an insert");
         }
         let old = self.name(self.generation);
@@ -177,10 +214,16 @@ impl Session {
             }
             sleep(Duration::from_millis(50)).await;
         }
-        let Some((client, _)) = &self.open else { return Ok(()) };
+        let Some((client, _)) = &self.open else {
+            return Ok(());
+        };
         let sql = "SELECT 1 FROM pg_stat_activity WHERE application_name = $1";
         // An error means that the server went away again: then no session of before is left either.
-        while client.query(sql, &[&old]).await.is_ok_and(|left| !left.is_empty()) {
+        while client
+            .query(sql, &[&old])
+            .await
+            .is_ok_and(|left| !left.is_empty())
+        {
             if began.elapsed() > AWAY_LIMIT {
                 bail!("the session that was lost still runs after {AWAY_LIMIT:?}");
             }
@@ -196,8 +239,14 @@ impl Session {
             self.seqs[own] += 1;
             let aggregate = own as u64 * u64::from(self.options.sessions.max(1)) + u64::from(self.number);
             let types = &self.options.event_types;
-            let kind = types.get(self.count as usize % types.len().max(1)).cloned().unwrap_or_default();
-            let at = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_micros();
+            let kind = types
+                .get(self.count as usize % types.len().max(1))
+                .cloned()
+                .unwrap_or_default();
+            let at = SystemTime::now()
+                .duration_since(UNIX_EPOCH)
+                .unwrap_or_default()
+                .as_micros();
             let padding = "x".repeat(self.options.padding);
             rows.payloads.push(format!(
                 r#"{{"aggregate":"{aggregate}","seq":{},"at":{at},"pad":"{padding}"}}"#,
@@ -222,7 +271,13 @@ mod tests {
     use super::*;
 
     fn session(number: u32) -> Session {
-        let options = WriterOptions { run: 7, aggregates: 5, sessions: 2, seed: 1, ..WriterOptions::default() };
+        let options = WriterOptions {
+            run: 7,
+            aggregates: 5,
+            sessions: 2,
+            seed: 1,
+            ..WriterOptions::default()
+        };
         Session::new("postgres://none", options, number, Arc::default())
     }
 
@@ -230,7 +285,11 @@ mod tests {
     fn sessions_share_no_aggregate_and_no_event_id() {
         let (mut one, mut two) = (session(0), session(1));
         let (one, two) = (one.rows(500), two.rows(500));
-        assert!(one.aggregates.iter().all(|aggregate| !two.aggregates.contains(aggregate)));
+        assert!(
+            one.aggregates
+                .iter()
+                .all(|aggregate| !two.aggregates.contains(aggregate))
+        );
         assert!(one.ids.iter().all(|id| !two.ids.contains(id)));
         let all: std::collections::BTreeSet<_> = one.aggregates.iter().chain(&two.aggregates).collect();
         assert_eq!(all.len(), 5);
