@@ -3,6 +3,8 @@
 //! Long runs and short ones are the same tests: [`scale`] reads how often or how long from the environment, and
 //! `scripts/soak` sets it.
 
+pub mod load;
+
 use std::collections::HashSet;
 use std::path::PathBuf;
 use std::time::Duration;

@@ -275,7 +275,8 @@ impl Source for PgSource {
         resume: Option<PgPosition>,
         stored: watch::Receiver<Option<PgPosition>>,
     ) -> Result<PgStream, Failure> {
-        Ok(Box::pin(self.open_stream(resume.map(|position| position.0), stored)).await?)
+        let opening = self.open_stream(resume.map(|position| position.0), stored);
+        Ok(Box::pin(within("open a stream", opening)).await?)
     }
 }
 

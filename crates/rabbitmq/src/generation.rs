@@ -260,3 +260,34 @@ fn reduce(message: BasicReturnMessage) -> Returned {
         reason: message.reply_text.to_string(),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::future::poll_fn;
+
+    use futures_util::FutureExt;
+    use lapin::ChannelState;
+    use tailpost_relay::{Disposition, Failure};
+
+    use super::*;
+    use crate::scripted_broker::Port;
+    use crate::url::BrokerUrl;
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn channel_found_closed_waits_for_the_reason() {
+        let port = Port::open().await;
+        let url = BrokerUrl::parse(&port.url()).unwrap();
+        let opening = async { Generation::open(Link::open(&url, "test").await?).await };
+        let (generation, mut broker) = tokio::join!(opening, port.accept(0));
+        let mut generation = generation.unwrap();
+        let closed = ErrorKind::InvalidChannelState(ChannelState::Closed, "basic.publish");
+        generation.fail(SinkError::publishing(closed.into()));
+
+        let mut outcomes = Vec::new();
+        let mut next = poll_fn(|cx| generation.poll(cx, &mut outcomes));
+        assert!((&mut next).now_or_never().is_none());
+        broker.close_channel(404, "NOT_FOUND - no exchange").await;
+        let failure = Failure::from(next.await.unwrap_err());
+        assert_eq!(failure.disposition, Disposition::Setup);
+    }
+}

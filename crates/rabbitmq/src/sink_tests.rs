@@ -206,26 +206,6 @@ async fn channel_closed_while_idle_says_why() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn publish_on_a_channel_that_was_just_closed_says_why_it_was() {
-    let (mut sink, mut broker) = connected().await;
-    // lapin tells the reason when it has answered the close, which it cannot while it is blocked.
-    broker.block().await;
-    broker
-        .close_channel(404, "NOT_FOUND - no exchange 'events' in vhost '/'")
-        .await;
-    broker.block().await;
-    assert_eq!(outcomes(&mut sink, 2).await, [blocked(), blocked()]);
-    sink.publish(0, message(0, 3));
-    let mut none = Vec::new();
-    assert!(
-        sink.next(&mut none).now_or_never().is_none(),
-        "the reason is waited for"
-    );
-    broker.unblock().await;
-    assert_eq!(failure(&mut sink).await.disposition, Disposition::Setup);
-}
-
-#[tokio::test(flavor = "multi_thread")]
 async fn channel_closed_over_a_message_answers_first_what_was_confirmed() {
     let (mut sink, mut broker) = connected().await;
     publish(&mut sink, &mut broker, 3).await;

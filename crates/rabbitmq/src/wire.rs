@@ -149,7 +149,6 @@ impl Reactor for Kit {
         self.0.sleep(duration)
     }
 
-    #[expect(clippy::disallowed_types, reason = "the trait has it so")]
     fn interval(&self, duration: Duration) -> impl Stream<Item = std::time::Instant> + Send + 'static {
         self.0.interval(duration)
     }

@@ -16,7 +16,7 @@ pub(crate) const STORE_COALESCE_EVENTS: u64 = 1000;
 /// A position that moved without an event is stored this often at most, so that a store in the source's own database
 /// does not feed itself.
 pub(crate) const STORE_IDLE: Duration = Duration::from_secs(10);
-/// A try to open the source or the broker that takes longer has failed.
+/// A try to open the broker that takes longer has failed.
 pub(crate) const OPEN_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long the orderly end of a connection may take when all is settled.
 pub(crate) const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);

@@ -5,7 +5,6 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 use tokio::time::{Duration, sleep, timeout};
 
-use crate::backoff::OPEN_TIMEOUT;
 use crate::budget::{Budget, Share};
 use crate::{Disposition, Failure, Item, Source, Stream};
 
@@ -167,12 +166,9 @@ impl<S: Source> Reader<S> {
         let opened = tokio::select! {
             biased;
             () = stop_requested(&mut self.stop) => return None,
-            opened = timeout(OPEN_TIMEOUT, self.source.open(self.resume.clone(), self.stored.clone())) => opened,
+            opened = self.source.open(self.resume.clone(), self.stored.clone()) => opened,
         };
-        Some(match opened {
-            Ok(result) => result,
-            Err(elapsed) => Err(Failure::new(elapsed, Disposition::Retry { after: None })),
-        })
+        Some(opened)
     }
 
     async fn read(&mut self, stream: &mut S::Stream) -> End {

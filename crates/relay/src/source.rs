@@ -52,7 +52,8 @@ pub trait Source: Send + 'static {
     /// that the log is the one that `resume` belongs to and still holds what follows it.
     ///
     /// `stored` is what the relay has stored; the stream reports nothing beyond it (law 2), by itself, while
-    /// nobody reads from it. Dropping the future leaves nothing behind but a closed connection.
+    /// nobody reads from it. It bounds its own time, for only it knows what it waits for. Dropping the future leaves nothing
+    /// behind but a closed connection.
     fn open(
         &mut self,
         resume: Option<Self::Position>,

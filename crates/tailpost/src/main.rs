@@ -23,6 +23,10 @@ use config::Faults;
 use exit::Exit;
 use postgres::Error;
 
+/// Its settings are in `.cargo/config.toml`, its reason in the workspace's `Cargo.toml`.
+#[global_allocator]
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
+
 fn main() -> ExitCode {
     if let Err(error) = secrets::hide(std::env::args_os().skip(1).collect()) {
         return complain(

@@ -147,6 +147,8 @@ fn visible(text: &str) -> String {
 #[test]
 fn pieces_of_a_mistyped_password_are_not_shown() {
     for text in [
+        "postgres://user:canary",
+        "postgres://user:canary/db",
         "postgres://user:canary/x?y=1@host/db",
         "postgres://user:1/x?canary=1@host/db",
         "postgres://user:1/x?sslmode=canary@host/db",

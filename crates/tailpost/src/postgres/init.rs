@@ -8,7 +8,7 @@ use tailpost_postgres::PgConfig;
 use tailpost_postgres::backfill::Backfill;
 use tailpost_postgres::init::{self, InitOptions, Step};
 use tailpost_rabbitmq::{BrokerUrls, RabbitSink, SinkOptions};
-use tailpost_relay::{Ending, Options, Progress};
+use tailpost_relay::{Disposition, Ending, Failure, Options, Progress};
 use tokio::time::interval;
 use tracing::{info, warn};
 
@@ -157,7 +157,16 @@ async fn backfill(config: Config, failover: bool) -> Result<Exit, Error> {
         }
         Ending::Halted(failure) => return Err(failure.into()),
     }
-    let position = backfill.complete(failover).await?;
+    let position = match backfill.complete(failover).await.map_err(Failure::from) {
+        Ok(position) => position,
+        // The server was lost at the last step: nothing is skipped, a second run begins anew.
+        Err(failure) if matches!(failure.disposition, Disposition::Retry { .. }) => {
+            let hint = failure.hint.as_deref().unwrap_or_default();
+            warn!(error = %failure, hint, "no slot was made; run it again");
+            return Ok(Exit::Incomplete);
+        }
+        Err(failure) => return Err(failure.into()),
+    };
     let confirmed = progress.confirmed.value();
     print(&format!(
         "published {confirmed} rows of the table; made slot {slot} at {position}\n"
