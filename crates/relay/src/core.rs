@@ -21,6 +21,9 @@ use crate::{Options, Order, Outcome, Position, Seq};
 /// Closes of the channel while an event is sent alone, until it is poison.
 const CLOSES_UNTIL_POISON: u32 = 3;
 
+/// A sink copies what is in flight, perhaps more than once: no more than this part of the memory bound is in flight.
+const SINK_SHARE: usize = 4;
+
 #[derive(Debug, PartialEq, Eq)]
 enum Phase {
     Held,
@@ -47,6 +50,8 @@ struct Event {
     /// Why it was not settled the last time.
     trouble: Option<String>,
     share: Share,
+    /// Bytes that the sink holds while it is in flight.
+    size: usize,
 }
 
 /// Why a generation of the sink ended, as far as the core cares.
@@ -87,9 +92,11 @@ pub(crate) struct Core<P> {
     /// Published and unanswered, in the order published. May hold answered ones.
     deadlines: VecDeque<(Seq, Instant)>,
     in_flight: usize,
-    /// Shares of events that left the tracker while they were in flight. What was read after them may be the same rows
+    /// Bytes of what is in flight: a sink copies them.
+    in_flight_size: usize,
+    /// Shares and sizes of events that left the tracker while they were in flight. What was read after them may be the same rows
     /// again, and waits until they are answered: a sink tells messages by their place in the log.
-    orphans: BTreeMap<Seq, Share>,
+    orphans: BTreeMap<Seq, (Share, usize)>,
     /// The event sent alone, while it is in flight.
     solo: Option<Seq>,
     /// First number of the open transaction.
@@ -111,6 +118,7 @@ impl<P: Position> Core<P> {
             retries: BinaryHeap::new(),
             deadlines: VecDeque::new(),
             in_flight: 0,
+            in_flight_size: 0,
             orphans: BTreeMap::new(),
             solo: None,
             open: None,
@@ -129,6 +137,7 @@ impl<P: Position> Core<P> {
 
     /// An event of the open transaction.
     pub(crate) fn event(&mut self, mapped: Mapped, share: Share) {
+        let size = mapped.message.body.len();
         let ordered = mapped
             .aggregate
             .filter(|_| self.options.order == Order::Aggregate);
@@ -143,6 +152,7 @@ impl<P: Position> Core<P> {
             alone: false,
             trouble: None,
             share,
+            size,
         });
         self.admit(seq, ordered);
     }
@@ -198,7 +208,7 @@ impl<P: Position> Core<P> {
     fn abandon(&mut self, first: Seq, now: Instant) {
         for (seq, event) in self.tracker.abandon(first) {
             if matches!(event.phase, Phase::InFlight { .. }) {
-                self.orphans.insert(seq, event.share);
+                self.orphans.insert(seq, (event.share, event.size));
             }
         }
         self.rebuild_gate();
@@ -248,9 +258,13 @@ impl<P: Position> Core<P> {
         }
     }
 
+    /// Frees the window. What is not in flight has no answer to come, and frees nothing.
     fn answered(&mut self, seq: Seq) {
+        let orphan = self.orphans.remove(&seq).map(|(_, size)| size);
+        let event = self.tracker.event_mut(seq).filter(|event| matches!(event.phase, Phase::InFlight { .. }));
+        let Some(size) = orphan.or_else(|| event.map(|event| event.size)) else { return };
         self.in_flight = self.in_flight.saturating_sub(1);
-        self.orphans.remove(&seq);
+        self.in_flight_size = self.in_flight_size.saturating_sub(size);
         if self.solo == Some(seq) {
             self.solo = None;
         }
@@ -327,6 +341,7 @@ impl<P: Position> Core<P> {
             self.make_ready(seq);
         }
         self.in_flight = 0;
+        self.in_flight_size = 0;
         self.orphans.clear();
         self.deadlines.clear();
         self.blocked = false;
@@ -363,7 +378,8 @@ impl<P: Position> Core<P> {
     /// with [`poisoned`](Self::poisoned) that it can't be.
     pub(crate) fn next_publish(&mut self, now: Instant) -> Option<(Seq, Arc<Message>)> {
         self.wake_retries(now);
-        if self.solo.is_some() || self.in_flight >= self.options.in_flight {
+        let bytes_full = self.in_flight > 0 && self.in_flight_size >= self.options.in_flight_bytes / SINK_SHARE;
+        if self.solo.is_some() || self.in_flight >= self.options.in_flight || bytes_full {
             return None;
         }
         while let Some(Reverse(seq)) = self.ready.peek().copied() {
@@ -386,6 +402,7 @@ impl<P: Position> Core<P> {
             event.phase = Phase::InFlight { since: now };
             self.solo = event.alone.then_some(seq);
             self.in_flight += 1;
+            self.in_flight_size += event.size;
             self.deadlines.push_back((seq, now));
             return Some((seq, Arc::clone(&event.message)));
         }

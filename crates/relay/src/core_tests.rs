@@ -230,3 +230,23 @@ fn a_message_to_a_missing_exchange_backs_off_and_the_others_flow() {
     core.outcome(Outcome::Confirmed(next[0].0), now);
     assert_eq!(ids(&publish_all(&mut core, now + Duration::from_secs(5))), ["0"]);
 }
+
+#[test]
+fn law_8_no_more_than_a_quarter_of_the_bound_is_in_flight_but_one_message_always() {
+    let now = Instant::now();
+    let mut core = Core::new(Options { in_flight_bytes: 400, ..Options::default() }, now);
+    core.begin();
+    for aggregate in 0..4 {
+        let mut large = mapped(aggregate, &aggregate.to_string());
+        large.message.body = Bytes::from(vec![0; if aggregate < 3 { 60 } else { 4000 }]);
+        core.event(large, Share::default());
+    }
+    core.end(1u64, false, now);
+    let first = publish_all(&mut core, now);
+    assert_eq!(ids(&first), ["0", "1"]);
+    core.outcome(Outcome::Confirmed(first[0].0), now);
+    assert_eq!(ids(&publish_all(&mut core, now)), ["2"]);
+    core.outcome(Outcome::Confirmed(first[1].0), now);
+    core.outcome(Outcome::Confirmed(first[1].0 + 1), now);
+    assert_eq!(ids(&publish_all(&mut core, now)), ["3"], "larger than the bound, it goes alone");
+}
