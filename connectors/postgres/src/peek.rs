@@ -81,7 +81,15 @@ pub async fn peek(
             Item::End { position, .. } | Item::Keepalive { position, .. } if past(&position) => break,
             Item::End { .. } | Item::Keepalive { .. } => continue,
             // Its transaction committed after peek began.
-            Item::Row(row) if !follow && row.transaction.parse::<Lsn>().is_ok_and(|commit| commit >= end.to) => break,
+            Item::Row(row)
+                if !follow
+                    && row
+                        .transaction
+                        .parse::<Lsn>()
+                        .is_ok_and(|commit| commit >= end.to) =>
+            {
+                break;
+            }
             Item::Row(row) => on_row(Peeked::Row(&row)),
             Item::Oversized { what } => on_row(Peeked::Oversized(&what)),
         };

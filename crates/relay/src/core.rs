@@ -261,8 +261,13 @@ impl<P: Position> Core<P> {
     /// Frees the window. What is not in flight has no answer to come, and frees nothing.
     fn answered(&mut self, seq: Seq) {
         let orphan = self.orphans.remove(&seq).map(|(_, size)| size);
-        let event = self.tracker.event_mut(seq).filter(|event| matches!(event.phase, Phase::InFlight { .. }));
-        let Some(size) = orphan.or_else(|| event.map(|event| event.size)) else { return };
+        let event = self
+            .tracker
+            .event_mut(seq)
+            .filter(|event| matches!(event.phase, Phase::InFlight { .. }));
+        let Some(size) = orphan.or_else(|| event.map(|event| event.size)) else {
+            return;
+        };
         self.in_flight = self.in_flight.saturating_sub(1);
         self.in_flight_size = self.in_flight_size.saturating_sub(size);
         if self.solo == Some(seq) {
@@ -378,7 +383,8 @@ impl<P: Position> Core<P> {
     /// with [`poisoned`](Self::poisoned) that it can't be.
     pub(crate) fn next_publish(&mut self, now: Instant) -> Option<(Seq, Arc<Message>)> {
         self.wake_retries(now);
-        let bytes_full = self.in_flight > 0 && self.in_flight_size >= self.options.in_flight_bytes / SINK_SHARE;
+        let bytes_full =
+            self.in_flight > 0 && self.in_flight_size >= self.options.in_flight_bytes / SINK_SHARE;
         if self.solo.is_some() || self.in_flight >= self.options.in_flight || bytes_full {
             return None;
         }

@@ -234,7 +234,13 @@ fn a_message_to_a_missing_exchange_backs_off_and_the_others_flow() {
 #[test]
 fn law_8_no_more_than_a_quarter_of_the_bound_is_in_flight_but_one_message_always() {
     let now = Instant::now();
-    let mut core = Core::new(Options { in_flight_bytes: 400, ..Options::default() }, now);
+    let mut core = Core::new(
+        Options {
+            in_flight_bytes: 400,
+            ..Options::default()
+        },
+        now,
+    );
     core.begin();
     for aggregate in 0..4 {
         let mut large = mapped(aggregate, &aggregate.to_string());
@@ -248,5 +254,9 @@ fn law_8_no_more_than_a_quarter_of_the_bound_is_in_flight_but_one_message_always
     assert_eq!(ids(&publish_all(&mut core, now)), ["2"]);
     core.outcome(Outcome::Confirmed(first[1].0), now);
     core.outcome(Outcome::Confirmed(first[1].0 + 1), now);
-    assert_eq!(ids(&publish_all(&mut core, now)), ["3"], "larger than the bound, it goes alone");
+    assert_eq!(
+        ids(&publish_all(&mut core, now)),
+        ["3"],
+        "larger than the bound, it goes alone"
+    );
 }

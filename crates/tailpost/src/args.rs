@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::builder::BoolishValueParser;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use tailpost_database::Secret;
-use tailpost_postgres::args::{DropArgs, InitArgs, OffsetCommand, PeekArgs, SchemaArgs, SourceArgs};
+use tailpost_postgres::args::{DropArgs, InitArgs, OffsetSetArgs, PeekArgs, SchemaArgs, SourceArgs};
 
 /// Tails a database's log and posts its outbox to RabbitMQ.
 ///
@@ -15,7 +15,7 @@ use tailpost_postgres::args::{DropArgs, InitArgs, OffsetCommand, PeekArgs, Schem
 ///
 /// Every flag has an environment name; the command line wins.
 #[derive(Debug, Parser)]
-#[command(name = "tailpost", version, max_term_width = 110, after_help = AFTER_HELP)]
+#[command(name = "tailpost", version, propagate_version = true, max_term_width = 110, after_help = AFTER_HELP)]
 pub(crate) struct Cli {
     #[command(subcommand)]
     pub(crate) connector: Connector,
@@ -47,7 +47,8 @@ pub(crate) enum PostgresVerb {
     /// Print what would be published; store nothing, move nothing
     Peek(PeekCommand),
     /// Show or move the stored position
-    Offset(OffsetCommandLine),
+    #[command(subcommand)]
+    Offset(OffsetCommand),
     /// Drop slot and publication, not the table
     Drop(DropCommand),
     /// Print the statements that make the outbox table
@@ -116,10 +117,21 @@ pub(crate) struct PeekCommand {
     pub(crate) log: LogArgs,
 }
 
+#[derive(Debug, Subcommand)]
+pub(crate) enum OffsetCommand {
+    /// Print the stored position, and how far the log is ahead of it
+    Show(OffsetFlags),
+    /// Move the stored position; the relay must be stopped
+    Set {
+        #[command(flatten)]
+        set: OffsetSetArgs,
+        #[command(flatten)]
+        flags: OffsetFlags,
+    },
+}
+
 #[derive(Args, Debug)]
-pub(crate) struct OffsetCommandLine {
-    #[command(subcommand)]
-    pub(crate) what: OffsetCommand,
+pub(crate) struct OffsetFlags {
     #[command(flatten)]
     pub(crate) source: SourceArgs,
     #[command(flatten)]

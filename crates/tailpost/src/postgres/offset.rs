@@ -4,29 +4,32 @@ use std::path::Path;
 
 use tailpost_offsets::{OffsetError, Record, inspect, set, take_previous};
 use tailpost_pgoutput::Lsn;
-use tailpost_postgres::args::{OffsetCommand, OffsetSetArgs};
+use tailpost_postgres::args::OffsetSetArgs;
 use tailpost_postgres::{Identity, PgConfig, offset};
 use tailpost_relay::Failure;
 
 use super::{Error, agrees, print, sql};
-use crate::args::OffsetCommandLine;
+use crate::args::OffsetCommand;
 use crate::config::{self, Faults, OffsetsAt};
 use crate::exit::Exit;
 use crate::offsets::identity;
 
-pub(super) async fn execute(command: OffsetCommandLine, mut faults: Faults) -> Result<Exit, Error> {
-    config::start_logs(&command.log, &mut faults);
-    let source = config::source(&command.source, &mut faults);
-    let offsets = config::offsets(&command.state, &mut faults);
-    let to = match &command.what {
-        OffsetCommand::Show => None,
-        OffsetCommand::Set(args) => Some((args.clone(), position(args, offsets.as_ref(), &mut faults))),
+pub(super) async fn execute(command: OffsetCommand, mut faults: Faults) -> Result<Exit, Error> {
+    let (flags, set) = match command {
+        OffsetCommand::Show(flags) => (flags, None),
+        OffsetCommand::Set { set, flags } => (flags, Some(set)),
     };
+    config::start_logs(&flags.log, &mut faults);
+    let source = config::source(&flags.source, &mut faults);
+    let offsets = config::offsets(&flags.state, &mut faults);
+    let to = set
+        .as_ref()
+        .and_then(|set| position(set, offsets.as_ref(), &mut faults));
     let (source, offsets) = faults.judge(source.zip(offsets))?;
-    match (to, offsets) {
+    match (set, offsets) {
         (None, at) => show(&source, &at).await,
-        (Some((args, to)), OffsetsAt::Slot) => set_slot(&source, &args, to).await,
-        (Some((args, to)), OffsetsAt::File(path)) => set_file(&source, &path, &args, to).await,
+        (Some(args), OffsetsAt::Slot) => set_slot(&source, &args, to).await,
+        (Some(args), OffsetsAt::File(path)) => set_file(&source, &path, &args, to).await,
     }
 }
 
