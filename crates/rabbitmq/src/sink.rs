@@ -112,6 +112,10 @@ impl Sink for RabbitSink {
         Ok(result?)
     }
 
+    fn abandon(&mut self) {
+        self.generation = None;
+    }
+
     async fn close(&mut self) {
         if let Some(generation) = self.generation.take() {
             generation.close().await;

@@ -20,7 +20,9 @@ pub(crate) const STORE_IDLE: Duration = Duration::from_secs(10);
 pub(crate) const OPEN_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long the orderly end of a connection may take when all is settled.
 pub(crate) const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
-/// That events come back from the broker is logged this often at most.
+/// How long the last store is waited for when a stop has run out of time.
+pub(crate) const LAST_STORE: Duration = Duration::from_secs(1);
+/// That events come back from the broker, or that there is none, is logged this often at most.
 pub(crate) const COMPLAINTS: Duration = Duration::from_secs(30);
 /// Gauges are refreshed this often.
 pub(crate) const GAUGES: Duration = Duration::from_millis(250);

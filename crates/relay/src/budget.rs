@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// What an event takes beside the bytes of its row: its entry, its message's properties and headers.
-const OVERHEAD: usize = 512;
+const OVERHEAD: usize = 1024;
 
 /// The budget. Clones share it.
 #[derive(Clone, Debug)]

@@ -83,7 +83,8 @@ pub(crate) struct Poison {
 #[derive(Debug)]
 pub(crate) struct Core<P> {
     options: Options,
-    tracker: Tracker<P, Event>,
+    /// Boxed: what is settled beyond the frontier keeps its place, and costs little there.
+    tracker: Tracker<P, Box<Event>>,
     gate: Gate,
     pub(crate) ledger: Ledger<P>,
     /// Ready events, oldest first. May hold numbers that are ready no more.
@@ -141,7 +142,7 @@ impl<P: Position> Core<P> {
         let ordered = mapped
             .aggregate
             .filter(|_| self.options.order == Order::Aggregate);
-        let seq = self.tracker.push_event(Event {
+        let seq = self.tracker.push_event(Box::new(Event {
             message: Arc::new(mapped.message),
             aggregate: ordered,
             label: mapped.aggregate_label,
@@ -153,7 +154,7 @@ impl<P: Position> Core<P> {
             trouble: None,
             share,
             size,
-        });
+        }));
         self.admit(seq, ordered);
     }
 
@@ -323,7 +324,11 @@ impl<P: Position> Core<P> {
                 continue;
             }
             if culprit == Some(seq) {
-                blamed.push(seq);
+                // In commit order nothing may overtake it: it goes again first, at the pace of the sink's own backoff.
+                match self.options.order {
+                    Order::Aggregate => blamed.push(seq),
+                    Order::Commit => again.push(seq),
+                }
                 event.closes += u32::from(loss == Loss::Poisonous);
                 if event.closes >= CLOSES_UNTIL_POISON {
                     let place = position_of(&event.message);
@@ -468,9 +473,13 @@ impl<P: Position> Core<P> {
         self.confirmed_once
     }
 
-    /// The next moment at which something is due.
-    pub(crate) fn next_deadline(&mut self) -> Option<Instant> {
-        let retry = self.retries.peek().map(|Reverse((until, _))| *until);
+    /// The next moment at which something is due. Retries are due only while something `may_publish`.
+    pub(crate) fn next_deadline(&mut self, may_publish: bool) -> Option<Instant> {
+        let retry = self
+            .retries
+            .peek()
+            .map(|Reverse((until, _))| *until)
+            .filter(|_| may_publish);
         [retry, self.confirm_deadline(), self.ledger.next_deadline()]
             .into_iter()
             .flatten()

@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 use crate::budget::Share;
 use crate::core::{Core, Loss};
-use crate::{Options, Outcome, Seq};
+use crate::{Options, Order, Outcome, Seq};
 
 fn mapped(aggregate: u64, id: &str) -> Mapped {
     Mapped {
@@ -259,4 +259,41 @@ fn law_8_no_more_than_a_quarter_of_the_bound_is_in_flight_but_one_message_always
         ["3"],
         "larger than the bound, it goes alone"
     );
+}
+
+#[test]
+fn law_4_in_commit_order_nothing_overtakes_a_message_to_a_missing_exchange() {
+    let (mut core, mut now) = core(
+        Options {
+            order: Order::Commit,
+            ..Options::default()
+        },
+        &[1, 2],
+    );
+    publish_all(&mut core, now);
+    for _ in 0..5 {
+        assert!(core.sink_lost(Loss::Message, "404", now).is_none());
+        now += Duration::from_secs(3);
+        assert_eq!(ids(&publish_all(&mut core, now)), ["0"]);
+    }
+}
+
+#[test]
+fn rows_that_left_with_their_source_are_not_ahead_of_anything() {
+    let (mut core, now) = core(
+        Options {
+            max_ahead: 3,
+            ..Options::default()
+        },
+        &[1],
+    );
+    let published = publish_all(&mut core, now);
+    core.outcome(returned(published[0].0), now);
+    for _ in 0..3 {
+        core.begin();
+        core.event(mapped(2, "again"), Share::default());
+        core.event(mapped(3, "again"), Share::default());
+        core.abandon_open_transaction(now);
+    }
+    assert!(core.accepts() && core.ahead() == 0, "{} ahead", core.ahead());
 }

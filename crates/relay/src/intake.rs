@@ -5,6 +5,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 use tokio::time::{Duration, sleep, timeout};
 
+use crate::backoff::LAST_STORE;
 use crate::budget::{Budget, Share};
 use crate::{Disposition, Failure, Item, Source, Stream};
 
@@ -92,7 +93,12 @@ impl<P> Intake<P> {
 
     /// Reports what is stored and closes the connection in order. Fails when the server did not take the report.
     pub(crate) async fn finish(mut self, patience: Duration) -> Result<(), Failure> {
-        self.items.close();
+        // Who waits to hand something over, or for an answer, is to stop waiting: nobody takes it any more.
+        let Self { items, signals, .. } = &mut self;
+        items.close();
+        signals.close();
+        while signals.try_recv().is_ok() {}
+        while items.try_recv().is_ok() {}
         drop(self.finish.take());
         match timeout(patience, &mut self.task).await {
             Ok(Ok(result)) => result,
@@ -135,7 +141,7 @@ impl<S: Source> Reader<S> {
                 Some(Ok(mut stream)) => match self.read(&mut stream).await {
                     End::Stopped => return self.stopped(Some(stream), finish).await,
                     End::Failed(failure) => (failure, true),
-                    End::Gone => return Ok(()),
+                    End::Gone => return leave(stream).await,
                 },
             };
             let (verdict, answer) = oneshot::channel();
@@ -189,6 +195,7 @@ impl<S: Source> Reader<S> {
             let item = tokio::select! {
                 biased;
                 () = stop_requested(&mut self.stop), if !open => return End::Stopped,
+                () = self.items.closed() => return End::Gone,
                 item = stream.next() => item,
             };
             let item = match item {
@@ -198,7 +205,13 @@ impl<S: Source> Reader<S> {
             let mut share = Share::default();
             match &item {
                 Item::Begin => open = true,
-                Item::Row(row) => share = self.budget.take(row.size).await,
+                Item::Row(row) => {
+                    share = tokio::select! {
+                        biased;
+                        share = self.budget.take(row.size) => share,
+                        () = self.items.closed() => return End::Gone,
+                    };
+                }
                 Item::Oversized { .. } => {}
                 Item::End { position, .. } => {
                     open = false;
@@ -230,6 +243,14 @@ impl<S: Source> Reader<S> {
             )),
             None => Ok(()),
         }
+    }
+}
+
+/// The relay waits no longer: what is stored is still reported, if the server takes it at once.
+async fn leave(stream: impl Stream) -> Result<(), Failure> {
+    match timeout(LAST_STORE, stream.finish()).await {
+        Ok(result) => result,
+        Err(elapsed) => Err(Failure::new(elapsed, Disposition::Retry { after: None })),
     }
 }
 

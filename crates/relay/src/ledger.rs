@@ -21,6 +21,8 @@ pub(crate) struct Ledger<P> {
     last_store: Instant,
     storing: bool,
     failing: bool,
+    /// The store refused for good: nothing is handed to it any more.
+    refused: bool,
 }
 
 impl<P: Clone> Ledger<P> {
@@ -34,6 +36,7 @@ impl<P: Clone> Ledger<P> {
             last_store: now,
             storing: false,
             failing: false,
+            refused: false,
         }
     }
 
@@ -51,7 +54,7 @@ impl<P: Clone> Ledger<P> {
 
     /// When `pending` is due; `None` when there is nothing to store, or a store is on its way.
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
-        if self.storing || self.pending.is_none() {
+        if self.storing || self.refused || self.pending.is_none() {
             return None;
         }
         let wait = if self.urgent || self.events >= STORE_COALESCE_EVENTS {
@@ -88,6 +91,12 @@ impl<P: Clone> Ledger<P> {
         self.failing = true;
     }
 
+    /// The store has refused for good.
+    pub(crate) fn refused(&mut self) {
+        self.storing = false;
+        self.refused = true;
+    }
+
     /// Whether a store keeps failing: intake stops, so that what a crash repeats stays bounded.
     pub(crate) fn is_failing(&self) -> bool {
         self.failing
@@ -95,15 +104,21 @@ impl<P: Clone> Ledger<P> {
 
     /// Nothing is left to store.
     pub(crate) fn is_clean(&self) -> bool {
-        self.pending.is_none() && !self.storing
+        self.refused || (self.pending.is_none() && !self.storing)
     }
 
     /// Drops what is pending.
     pub(crate) fn forget(&mut self, now: Instant) {
-        let (storing, failing) = (self.storing, self.failing);
+        let Self {
+            storing,
+            failing,
+            refused,
+            ..
+        } = *self;
         *self = Self {
             storing,
             failing,
+            refused,
             ..Self::new(now)
         };
     }

@@ -80,6 +80,8 @@ pub struct State {
     pub halted: Option<String>,
     /// A stop was asked for; what is in flight is waited for.
     pub draining: bool,
+    /// Since when something has been in flight without a break.
+    pub busy_since: Option<Instant>,
     /// When the broker last confirmed.
     pub last_confirm: Option<Instant>,
     /// Wall clock of the last confirm, for metrics only.
@@ -199,6 +201,10 @@ fn not_ready(state: &State, in_flight: u64, stall_after: Duration) -> Option<Str
     if let Some(holding) = &state.holding {
         return Some(holding.clone());
     }
-    let silent = state.last_confirm.is_some_and(|at| at.elapsed() > stall_after);
+    let silent = match (state.busy_since, state.last_confirm) {
+        (Some(busy), Some(confirm)) => busy.max(confirm).elapsed() > stall_after,
+        (Some(busy), None) => busy.elapsed() > stall_after,
+        (None, _) => false,
+    };
     (in_flight > 0 && silent).then(|| format!("nothing was confirmed for {} s", stall_after.as_secs()))
 }

@@ -38,7 +38,7 @@ impl<K: Sink> Publisher<K> {
         Self(State::Down(sink))
     }
 
-    /// Opens a new generation after `delay`, dropping the old one at once.
+    /// Opens a new generation after `delay`.
     pub(crate) fn open_after(&mut self, delay: Duration) {
         self.0 = match std::mem::replace(&mut self.0, State::Moving) {
             State::Up(sink) | State::Down(sink) => State::Opening(Box::pin(open(sink, delay))),
@@ -84,7 +84,10 @@ impl<K: Sink> Publisher<K> {
     /// Ends the generation: nothing of it is listened to any more.
     pub(crate) fn take_down(&mut self) {
         self.0 = match std::mem::replace(&mut self.0, State::Moving) {
-            State::Up(sink) => State::Down(sink),
+            State::Up(mut sink) => {
+                sink.abandon();
+                State::Down(sink)
+            }
             other => other,
         };
     }

@@ -14,9 +14,9 @@ use std::sync::Arc;
 
 use tailpost_outbox::{MapError, Mapped, Row};
 use tokio::sync::watch;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, sleep_until, timeout};
 
-use crate::backoff::{Backoff, CLOSE_TIMEOUT, COMPLAINTS, GAUGES};
+use crate::backoff::{Backoff, CLOSE_TIMEOUT, COMPLAINTS, GAUGES, LAST_STORE};
 use crate::budget::Budget;
 use crate::core::{Core, Loss, Poison};
 use crate::intake::{Intake, Received, Signal, Verdict};
@@ -84,9 +84,9 @@ where
         relay.pump(&mut publisher);
         relay.save(&keeper);
         if let Some(why) = relay.is_over() {
-            return relay.end(why, intake, publisher).await;
+            return relay.end(why, intake, publisher, keeper).await;
         }
-        let (accepts, wake) = (relay.accepts(), relay.wake());
+        let (accepts, wake) = (relay.accepts(), relay.wake(publisher.up().is_some()));
         tokio::select! {
             biased;
             () = &mut stop, if !relay.is_stopping() => relay.stop(&intake),
@@ -186,6 +186,8 @@ struct Relay<P, M> {
     items_open: bool,
     source_opened_once: bool,
     sink_opened_once: bool,
+    /// When it was last said that there is no broker; `None` since one was there.
+    sink_complained: Option<Instant>,
     stopping: Option<Stopping>,
     /// The source task will hand over nothing more.
     intake_ended: bool,
@@ -217,6 +219,7 @@ impl<P: crate::Position, M: FnMut(&Row) -> Result<Mapped, MapError>> Relay<P, M>
             items_open: true,
             source_opened_once: false,
             sink_opened_once: false,
+            sink_complained: None,
             stopping: None,
             intake_ended: false,
             halted: None,
@@ -232,7 +235,7 @@ impl<P: crate::Position, M: FnMut(&Row) -> Result<Mapped, MapError>> Relay<P, M>
     /// Publishes what may go. Nothing goes while the source, and with it the lock, is lost (law 5), nor before a first
     /// start has stored where it began.
     fn pump<K: Sink>(&mut self, publisher: &mut Publisher<K>) {
-        if !self.source_up || !self.has_offset || (self.halted.is_some() && !self.flushes) {
+        if !self.may_publish() {
             return;
         }
         let Some(sink) = publisher.up() else { return };
@@ -245,6 +248,10 @@ impl<P: crate::Position, M: FnMut(&Row) -> Result<Mapped, MapError>> Relay<P, M>
             sink.publish(seq, message);
             self.progress.published.add(1);
         }
+    }
+
+    fn may_publish(&self) -> bool {
+        self.source_up && self.has_offset && (self.halted.is_none() || self.flushes)
     }
 
     /// Hands a position that is due to the store. A stop waits for no coalescing.
@@ -269,8 +276,17 @@ impl<P: crate::Position, M: FnMut(&Row) -> Result<Mapped, MapError>> Relay<P, M>
             // The culprit never settles: what is in flight is waited for, no more.
             (Some(_), false) => self.core.in_flight() == 0,
         };
-        if self.intake_ended && settled && self.core.ledger.is_clean() {
+        // After a halt nothing more is read: the source task may wait to hand over what nobody takes.
+        let read = self.intake_ended || self.halted.is_some();
+        if read && settled && self.core.ledger.is_clean() {
             return Some(Ok(()));
+        }
+        if self.intake_ended && !self.source_up && self.core.in_flight() == 0 && self.core.ledger.is_clean() {
+            // Without the source, and its lock, nothing may be published (law 5).
+            return Some(Err(format!(
+                "{} events were not settled, and the source is lost",
+                self.core.unsettled()
+            )));
         }
         (Instant::now() >= stopping.deadline).then(|| {
             let (unsettled, in_flight) = (self.core.unsettled(), self.core.in_flight());
@@ -283,8 +299,13 @@ impl<P: crate::Position, M: FnMut(&Row) -> Result<Mapped, MapError>> Relay<P, M>
         over: Result<(), String>,
         intake: Intake<P>,
         publisher: Publisher<K>,
+        mut keeper: Keeper<P>,
     ) -> Ending {
         publisher.close(CLOSE_TIMEOUT).await;
+        if !self.core.ledger.is_clean() {
+            // The last store may be under way; what comes of it is seen by the next start.
+            let _result = timeout(LAST_STORE, keeper.results.recv()).await;
+        }
         let finished = intake.finish(CLOSE_TIMEOUT).await;
         match (self.halted, over, finished) {
             (Some(failure), _, _) => Ending::Halted(failure),
@@ -300,9 +321,10 @@ impl<P: crate::Position, M: FnMut(&Row) -> Result<Mapped, MapError>> Relay<P, M>
         self.source_up && self.items_open && self.halted.is_none() && self.core.accepts()
     }
 
-    fn wake(&mut self) -> Instant {
+    fn wake(&mut self, sink_up: bool) -> Instant {
         let stop = self.stopping.as_ref().map(|stopping| stopping.deadline);
-        [self.core.next_deadline(), stop, Some(self.next_gauges)]
+        let may_publish = sink_up && self.may_publish();
+        [self.core.next_deadline(may_publish), stop, Some(self.next_gauges)]
             .into_iter()
             .flatten()
             .min()
@@ -326,16 +348,20 @@ impl<P: crate::Position, M: FnMut(&Row) -> Result<Mapped, MapError>> Relay<P, M>
     }
 
     fn halt(&mut self, failure: Failure) {
-        if self.halted.is_none() {
-            show_halt(&self.progress, &failure);
-            self.halted = Some(failure);
+        if self.halted.is_some() {
+            tracing::error!(error = %failure, "a second fault after the halt; mend it as well");
+            self.flushes = false;
+            return;
         }
+        show_halt(&self.progress, &failure);
+        self.halted = Some(failure);
     }
 
     /// Halts over a row that never entered the core: all that was read before it still goes.
     fn halt_behind(&mut self, failure: Failure) {
-        self.flushes = self.halted.is_none();
+        let first = self.halted.is_none();
         self.halt(failure);
+        self.flushes = first;
     }
 
     /// A halt stops intake; with `--on-halt exit` it stops the run as well.
@@ -415,7 +441,11 @@ impl<P: crate::Position, M: FnMut(&Row) -> Result<Mapped, MapError>> Relay<P, M>
         tracing::info!(position = %start, "streaming");
         let now = Instant::now();
         if resume.as_ref().is_some_and(|resume| start > *resume) {
-            tracing::info!(position = %start, "another relay held the lock meanwhile; starting where it stopped");
+            let before = resume.as_ref().map(ToString::to_string).unwrap_or_default();
+            tracing::warn!(
+                %before, now = %start, forgotten = self.core.unsettled(),
+                "the source's position was moved while we were away, by another relay of this name or by hand: starting there"
+            );
             self.core.reset(now);
             self.core.keepalive(start.clone(), true, now);
         } else if !self.has_offset {
@@ -469,6 +499,7 @@ impl<P: crate::Position, M: FnMut(&Row) -> Result<Mapped, MapError>> Relay<P, M>
             Happened::Outcomes => self.on_outcomes(outcomes),
             Happened::Opened => {
                 self.sink_opened_once = true;
+                self.sink_complained = None;
                 self.progress.update(|state| state.sink = Link::Connected);
             }
             Happened::Failed(failure) => {
@@ -559,13 +590,13 @@ impl<P: crate::Position, M: FnMut(&Row) -> Result<Mapped, MapError>> Relay<P, M>
             Disposition::Setup | Disposition::Halt(_) => return self.halt(failure),
         };
         let why = describe(&failure);
-        let mut changed = false;
+        let was_up = self.sink_complained.is_none_or(|at| at.elapsed() >= COMPLAINTS);
         self.progress.update(|state| {
             state.blocked = None;
-            changed = state.sink != Link::Retrying { why: why.clone() };
             state.sink = Link::Retrying { why };
         });
-        if changed {
+        if was_up {
+            self.sink_complained = Some(Instant::now());
             let hint = failure.hint.as_deref().unwrap_or_default();
             tracing::warn!(error = %failure, hint, "no broker; trying again");
         }
@@ -591,7 +622,10 @@ impl<P: crate::Position, M: FnMut(&Row) -> Result<Mapped, MapError>> Relay<P, M>
                 self.progress
                     .update(|state| state.store_failing = Some(describe(&failure)));
             }
-            Stored::Refused(failure) => self.halt(failure),
+            Stored::Refused(failure) => {
+                self.core.ledger.refused();
+                self.halt(failure);
+            }
         }
     }
 
@@ -623,7 +657,9 @@ impl<P: crate::Position, M: FnMut(&Row) -> Result<Mapped, MapError>> Relay<P, M>
         progress.ahead.set(self.core.ahead() as u64);
         let holding = self.core.holding(self.budget.is_exhausted());
         let mut changed = false;
+        let in_flight = self.core.in_flight() > 0;
         progress.update(|state| {
+            state.busy_since = state.busy_since.or(Some(Instant::now())).filter(|_| in_flight);
             changed = state.holding.is_none() && holding.is_some();
             state.holding.clone_from(&holding);
         });

@@ -216,8 +216,11 @@ impl World {
         self.generation.clear();
         self.unanswered.clear();
         self.answers.clear();
-        let hostile = self.order == Order::Aggregate && self.rng.bool();
-        let loss = if hostile { Loss::Message } else { Loss::Connection };
+        let loss = if self.rng.bool() {
+            Loss::Message
+        } else {
+            Loss::Connection
+        };
         assert!(self.core.sink_lost(loss, "closed", self.now).is_none());
     }
 

@@ -53,6 +53,9 @@ pub trait Sink: Send + 'static {
     /// generation: all that was not answered is unknown. Pends for ever when there is no generation. Cancel-safe.
     fn next(&mut self, outcomes: &mut Vec<Outcome>) -> impl Future<Output = Result<(), Failure>> + Send;
 
+    /// Drops the generation at once: nothing more of it is sent or listened to.
+    fn abandon(&mut self);
+
     /// Closes in order, within a second or so, also while blocked.
     fn close(&mut self) -> impl Future<Output = ()> + Send;
 }

@@ -8,11 +8,16 @@ use std::collections::VecDeque;
 
 use crate::Seq;
 
+/// Room for entries that is kept while there are none.
+const KEPT: usize = 1024;
+
 /// What stands in the FIFO. `E` is an unsettled event's data.
 #[derive(Debug)]
 enum Entry<P, E> {
     Unsettled(E),
     Settled,
+    /// Left before it was settled; it will be read again.
+    Abandoned,
     /// A transaction's end or a keepalive.
     Marker {
         position: P,
@@ -96,17 +101,23 @@ impl<P: Clone, E> Tracker<P, E> {
     pub(crate) fn event_mut(&mut self, seq: Seq) -> Option<&mut E> {
         match self.entry_mut(seq)? {
             Entry::Unsettled(event) => Some(event),
-            Entry::Settled | Entry::Marker { .. } => None,
+            Entry::Settled | Entry::Abandoned | Entry::Marker { .. } => None,
         }
     }
 
     /// Settles an event and returns its data; `None` when it was settled before.
     pub(crate) fn settle(&mut self, seq: Seq) -> Option<E> {
+        let event = self.take(seq, Entry::Settled)?;
+        self.ahead += 1;
+        Some(event)
+    }
+
+    /// Takes an unsettled event's data out and leaves `mark` in its place.
+    fn take(&mut self, seq: Seq, mark: Entry<P, E>) -> Option<E> {
         let entry = self.entry_mut(seq)?;
-        match std::mem::replace(entry, Entry::Settled) {
+        match std::mem::replace(entry, mark) {
             Entry::Unsettled(event) => {
                 self.unsettled -= 1;
-                self.ahead += 1;
                 Some(event)
             }
             other => {
@@ -129,6 +140,7 @@ impl<P: Clone, E> Tracker<P, E> {
                     advance.events += 1;
                     self.ahead -= 1;
                 }
+                Entry::Abandoned => {}
                 Entry::Marker { position, urgent } => {
                     let urgent = *urgent || advance.marker.as_ref().is_some_and(|passed| passed.urgent);
                     advance.marker = Some(Passed {
@@ -140,6 +152,10 @@ impl<P: Clone, E> Tracker<P, E> {
             self.entries.pop_front();
             self.base += 1;
         }
+        if self.entries.is_empty() {
+            // What a long hold needed is given back.
+            self.entries.shrink_to(KEPT);
+        }
         advance
     }
 
@@ -148,7 +164,7 @@ impl<P: Clone, E> Tracker<P, E> {
     pub(crate) fn oldest(&self) -> Option<&E> {
         self.entries.iter().find_map(|entry| match entry {
             Entry::Unsettled(event) => Some(event),
-            Entry::Settled | Entry::Marker { .. } => None,
+            Entry::Settled | Entry::Abandoned | Entry::Marker { .. } => None,
         })
     }
 
@@ -158,7 +174,7 @@ impl<P: Clone, E> Tracker<P, E> {
             .zip(self.entries.iter_mut())
             .filter_map(|(seq, entry)| match entry {
                 Entry::Unsettled(event) => Some((seq, event)),
-                Entry::Settled | Entry::Marker { .. } => None,
+                Entry::Settled | Entry::Abandoned | Entry::Marker { .. } => None,
             })
     }
 
@@ -167,7 +183,7 @@ impl<P: Clone, E> Tracker<P, E> {
     pub(crate) fn abandon(&mut self, first: Seq) -> Vec<(Seq, E)> {
         let from = first.max(self.base);
         (from..self.next_seq())
-            .filter_map(|seq| self.settle(seq).map(|event| (seq, event)))
+            .filter_map(|seq| self.take(seq, Entry::Abandoned).map(|event| (seq, event)))
             .collect()
     }
 
@@ -244,6 +260,7 @@ mod tests {
         let c = tracker.push_event("c");
         assert!(tracker.settle(c).is_some());
         assert_eq!(tracker.abandon(b), vec![(b, "b")]);
+        assert_eq!(tracker.ahead(), 1, "what left is not settled");
         let again = tracker.push_event("b again");
         assert!(again > c);
         assert!(tracker.settle(a).is_some());

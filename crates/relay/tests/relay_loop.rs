@@ -304,6 +304,71 @@ async fn a_standby_is_ready_and_names_the_holder() {
     );
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_stop_ends_at_the_drain_time_out_also_when_the_reader_waits_for_memory() {
+    let options = Options {
+        in_flight_bytes: 4 << 10,
+        ..Options::default()
+    };
+    let mut setup = Setup::start(options, Some(0));
+    let mut items = vec![begin()];
+    items.extend((1..=100).map(|n| row(n, n)));
+    setup.script.send(items);
+    setup.broker.published().await;
+    sleep(Duration::from_secs(1)).await;
+    setup.stop();
+    let ending = timeout(Duration::from_millis(8_500), setup.ending()).await;
+    assert!(matches!(ending, Ok(Ending::Incomplete { .. })), "{ending:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_halt_with_a_backlog_behind_it_ends_at_once() {
+    let mut setup = Setup::start(Options::default(), Some(0));
+    let mut items = vec![begin(), unpublishable()];
+    items.extend((1..=1000).map(|n| row(n, n)));
+    setup.script.send(items);
+    let ending = timeout(Duration::from_secs(1), setup.ending()).await;
+    assert!(matches!(ending, Ok(Ending::Halted(_))), "{ending:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stop_while_the_source_is_lost_ends_at_once_and_says_so() {
+    let mut setup = Setup::start(
+        Options {
+            in_flight: 1,
+            ..Options::default()
+        },
+        Some(0),
+    );
+    setup.script.send(vec![begin(), row(1, 1), row(2, 2), end(10)]);
+    let first = setup.broker.published().await;
+    setup.script.refuse_opening(true);
+    setup.script.fail(retry());
+    setup
+        .wait_for(|state| matches!(state.source, Link::Retrying { .. }))
+        .await;
+    setup.broker.confirm(first);
+    setup.stop();
+    let ending = timeout(Duration::from_secs(1), setup.ending()).await;
+    assert!(matches!(ending, Ok(Ending::Incomplete { .. })), "{ending:?}");
+}
+
+/// With a retry that is due and cannot go the loop must sleep: in paused time a loop that spins never lets time pass.
+#[tokio::test(start_paused = true)]
+async fn a_retry_that_is_due_does_not_keep_the_loop_busy_while_nothing_may_be_published() {
+    let mut setup = Setup::start(Options::default(), Some(0));
+    setup.script.send(vec![begin(), row(1, 1), end(10)]);
+    let first = setup.broker.published().await;
+    setup.script.stand_by("pid 17 on db1");
+    setup.script.fail(retry());
+    setup
+        .wait_for(|state| matches!(state.source, Link::Standby { .. }))
+        .await;
+    setup.broker.nack(first);
+    sleep(Duration::from_secs(600)).await;
+    assert_eq!(setup.reported(), Some(0));
+}
+
 /// The doubles themselves: a sink that nobody answers says nothing.
 #[tokio::test(start_paused = true)]
 async fn the_double_of_the_broker_is_silent_until_it_is_told() {

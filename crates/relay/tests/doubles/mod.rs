@@ -247,6 +247,10 @@ impl Broker {
         self.command(Command::Outcome(Outcome::Confirmed(seq)));
     }
 
+    pub(crate) fn nack(&self, seq: u64) {
+        self.command(Command::Outcome(Outcome::Nacked(seq)));
+    }
+
     pub(crate) fn lose(&self, failure: Failure) {
         self.command(Command::Lose(failure));
     }
@@ -287,6 +291,8 @@ impl Sink for TestSink {
         }
         Ok(())
     }
+
+    fn abandon(&mut self) {}
 
     async fn close(&mut self) {}
 }
