@@ -11,10 +11,21 @@ use serde_json::Value;
 const ALLOWED: &[(&str, &[&str])] = &[
     ("tailpost-relay", &["tailpost-outbox"]),
     ("tailpost-rabbitmq", &["tailpost-relay", "tailpost-outbox"]),
-    ("tailpost-offsets", &["tailpost-relay", "tailpost-outbox", "tailpost-database"]),
+    (
+        "tailpost-offsets",
+        &["tailpost-relay", "tailpost-outbox", "tailpost-database"],
+    ),
     ("tailpost-telemetry", &["tailpost-relay", "tailpost-outbox"]),
     ("tailpost-testkit", &["tailpost-relay", "tailpost-outbox"]),
-    ("tailpost-postgres", &["tailpost-relay", "tailpost-outbox", "tailpost-database", "tailpost-pgoutput"]),
+    (
+        "tailpost-postgres",
+        &[
+            "tailpost-relay",
+            "tailpost-outbox",
+            "tailpost-database",
+            "tailpost-pgoutput",
+        ],
+    ),
 ];
 /// These see everything.
 const EVERYTHING: &[&str] = &["tailpost", "tailpost-tests"];
@@ -33,7 +44,11 @@ fn packages() -> Result<BTreeMap<String, BTreeSet<String>>> {
         .current_dir(root())
         .output()
         .context("cargo metadata")?;
-    ensure!(output.status.success(), "cargo metadata: {}", String::from_utf8_lossy(&output.stderr));
+    ensure!(
+        output.status.success(),
+        "cargo metadata: {}",
+        String::from_utf8_lossy(&output.stderr)
+    );
     let metadata: Value = serde_json::from_slice(&output.stdout)?;
     let packages = metadata["packages"].as_array().context("packages")?;
     packages.iter().map(package).collect()
@@ -42,26 +57,44 @@ fn packages() -> Result<BTreeMap<String, BTreeSet<String>>> {
 fn package(package: &Value) -> Result<(String, BTreeSet<String>)> {
     let name = package["name"].as_str().context("name")?.to_owned();
     let dependencies = package["dependencies"].as_array().context("dependencies")?;
-    let normal = dependencies.iter().filter(|dependency| dependency["kind"].as_str() != Some("dev"));
-    let names = normal.filter_map(|dependency| dependency["name"].as_str()).map(str::to_owned).collect();
+    let normal = dependencies
+        .iter()
+        .filter(|dependency| dependency["kind"].as_str() != Some("dev"));
+    let names = normal
+        .filter_map(|dependency| dependency["name"].as_str())
+        .map(str::to_owned)
+        .collect();
     Ok((name, names))
 }
 
 #[test]
 fn packages_depend_along_the_allowed_edges_only() -> Result<()> {
     let packages = packages()?;
-    ensure!(packages.len() >= 10, "{} packages are few: is this the workspace?", packages.len());
+    ensure!(
+        packages.len() >= 10,
+        "{} packages are few: is this the workspace?",
+        packages.len()
+    );
     for (package, dependencies) in &packages {
         if EVERYTHING.contains(&package.as_str()) {
             continue;
         }
-        let allowed = ALLOWED.iter().find(|(name, _)| name == package).map_or(&[][..], |(_, allowed)| allowed);
+        let allowed = ALLOWED
+            .iter()
+            .find(|(name, _)| name == package)
+            .map_or(&[][..], |(_, allowed)| allowed);
         for ours in dependencies.iter().filter(|name| packages.contains_key(*name)) {
-            ensure!(allowed.contains(&ours.as_str()), "{package} must not depend on {ours}");
+            ensure!(
+                allowed.contains(&ours.as_str()),
+                "{package} must not depend on {ours}"
+            );
         }
         for driver in DRIVERS {
             let free = DRIVER_FREE.contains(&package.as_str());
-            ensure!(!(free && dependencies.contains(*driver)), "{package} must not know {driver}");
+            ensure!(
+                !(free && dependencies.contains(*driver)),
+                "{package} must not know {driver}"
+            );
         }
     }
     Ok(())
@@ -71,8 +104,14 @@ fn packages_depend_along_the_allowed_edges_only() -> Result<()> {
 fn there_is_one_tls_stack_with_one_provider() -> Result<()> {
     let lock = std::fs::read_to_string(root().join("Cargo.lock"))?;
     for unwanted in ["aws-lc-rs", "openssl", "native-tls"] {
-        ensure!(!lock.contains(&format!("name = \"{unwanted}\"")), "{unwanted} is in Cargo.lock");
+        ensure!(
+            !lock.contains(&format!("name = \"{unwanted}\"")),
+            "{unwanted} is in Cargo.lock"
+        );
     }
-    ensure!(lock.matches("name = \"rustls\"\n").count() == 1, "rustls must be there once");
+    ensure!(
+        lock.matches("name = \"rustls\"\n").count() == 1,
+        "rustls must be there once"
+    );
     Ok(())
 }

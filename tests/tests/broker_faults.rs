@@ -233,7 +233,7 @@ async fn a_memory_alarm_costs_no_walsender_no_memory_and_no_event() -> Result<()
     backlog.insert(&scene.database).await?;
     let filled = "tailpost_unsettled_bytes";
     wait_metric(&tailpost, filled, |bytes| bytes > 7.9 * 1024.0 * 1024.0).await?;
-    let resident = Resident::watch(&tailpost, Duration::from_secs(scale("ALARM_SECONDS", 15))).await?;
+    let resident = Resident::watch(&tailpost, Duration::from_secs(scale("ALARM_SECONDS", 12))).await?;
     let (blocked, losses) = (
         metric(&tailpost, BLOCKED).await?,
         metric(&tailpost, SOURCE_LOSSES).await?,

@@ -163,7 +163,7 @@ async fn a_walsender_ended_in_the_middle_of_a_large_transaction_loses_and_reorde
     }
     .insert(&scene.database)
     .await?;
-    let ends = 3;
+    let ends = scale("WALSENDER_ENDS", 1);
     let mut seen = 0;
     for end in 1..=ends {
         let share = usize::try_from(events / 4 / ends * end + fastrand::u64(1..500))?;
@@ -343,30 +343,26 @@ async fn a_server_that_was_restored_to_an_earlier_time_is_refused_with_66() -> R
     Ok(())
 }
 
+/// The same address, database, slot and publication, and another cluster: a position of the first means nothing here.
 #[tokio::test(flavor = "multi_thread")]
-async fn another_server_under_the_same_names_is_refused_with_the_file_of_the_first() -> Result<()> {
-    let (first, second) = (shared_postgres().await?, private_postgres(&[]).await?);
-    let (scene, consumer) = stopped_scene(&first, Offsets::File).await?;
-    let (ours, name) = (scene.database.url(), scene.database.name());
-    connect(&second.url("postgres"))
-        .await?
-        .batch_execute(&format!("CREATE DATABASE {name}"))
-        .await?;
-    let elsewhere = |args: Vec<String>| -> Vec<String> {
-        let other = second.url(name);
-        args.into_iter()
-            .map(|arg| if arg == ours { other.clone() } else { arg })
-            .collect()
-    };
-    let init = elsewhere(scene.args("init", &["--create-table"]));
-    Tailpost::command(&init.iter().map(String::as_str).collect::<Vec<_>>())
-        .await?
-        .success()?;
-    let run = elsewhere(scene.run_args(&scene.vhost.url(), &[]));
-    let tailpost = Tailpost::spawn(&run.iter().map(String::as_str).collect::<Vec<_>>())?;
-    ends_with(tailpost, 74, LONG, &["system_id", "offset"]).await?;
+async fn a_cluster_made_anew_under_the_same_names_is_refused_with_the_file_of_the_old_one() -> Result<()> {
+    let postgres = private_postgres(&[]).await?;
+    let (scene, consumer) = stopped_scene(&postgres, Offsets::File).await?;
     let verdict = scene.settle(consumer).await?;
-    println!("another server, the same names: 74; before that: {verdict}");
+    postgres.stop(Stop::Fast).await?;
+    let data = postgres.folder().join("data").display().to_string();
+    // Servers of tests are copies of one template, with one system identifier: this one is not.
+    let anew =
+        format!("rm -rf {data}/* && initdb -D {data} -U postgres -A trust -E UTF8 --locale=C --no-sync");
+    postgres.ctl(&["sh", "-c", &anew]).await?;
+    postgres.start_again().await?;
+    let admin = connect(&postgres.url("postgres")).await?;
+    admin
+        .batch_execute(&format!("CREATE DATABASE {}", scene.database.name()))
+        .await?;
+    scene.verb("init", &["--create-table"]).await?.success()?;
+    ends_with(scene.run(&[])?, 74, LONG, &["system_id", "offset set"]).await?;
+    println!("a cluster made anew: 74; before that: {verdict}");
     Ok(())
 }
 
@@ -383,13 +379,11 @@ async fn a_publication_that_is_dropped_while_running_halts_with_78() -> Result<(
         .execute(&format!("DROP PUBLICATION {}", scene.slot))
         .await?;
     let (_, place) = commit_marker(&scene.database, "hidden").await?;
-    // PostgreSQL 18 says nothing: it is looked for every minute.
+    // PostgreSQL 18 goes on without it and only warns; the latest look is that of every minute.
     let began = Instant::now();
     ends_with(tailpost, 78, Duration::from_secs(90), &["publication"]).await?;
     let halted = began.elapsed();
-    if !kinds()?.postgres.ends_with("18") {
-        sampler.never_reached(place)?;
-    }
+    sampler.never_reached(place)?;
     ends_with(scene.run(&[])?, 78, LONG, &["publication", &scene.slot]).await?;
     println!("publication dropped: 78 after {halted:.1?}, and again at the start; before that: {before}");
     Ok(())

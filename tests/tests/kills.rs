@@ -1,4 +1,5 @@
 //! Tailpost killed and stopped at random moments under load: the promise itself.
+#![expect(clippy::print_stdout, reason = "the figures of a run are its output")]
 
 use std::time::Duration;
 

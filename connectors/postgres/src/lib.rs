@@ -21,6 +21,7 @@
 
 mod error;
 mod feedback;
+mod identity;
 mod position;
 mod relations;
 mod session;
@@ -31,8 +32,9 @@ mod tasks;
 mod watcher;
 
 pub use error::{During, PgError, ServerError};
+pub use identity::{Identity, KnownIdentity};
 pub use position::PgPosition;
-pub use source::{Identity, PgSource, SourceConfig};
+pub use source::{PgSource, SourceConfig};
 pub use stream::PgStream;
 
 // The SQL half.

@@ -5,7 +5,6 @@
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
-use std::time::Duration;
 
 use tailpost_database::postgres::SqlSession;
 use tailpost_outbox::Row;
@@ -18,22 +17,18 @@ use tokio::time::Instant;
 use crate::PgError;
 use crate::backfill::temporary_name;
 use crate::catalog::{Field, row};
+use crate::check::Role;
 use crate::feedback::{self, Feedback, FeedbackState};
 use crate::position::PgPosition;
 use crate::preflight::{self, Verified};
 use crate::session::{Session, within};
 use crate::side::Side;
-use crate::source::SourceConfig;
+use crate::source::{ROW_OVERHEAD, SILENCE_MIN, SourceConfig, wal_sender_timeout};
 use crate::stream::PgStream;
 use crate::stream::changes::Changes;
 use crate::stream::pace::{Farewell, Pace};
 use crate::stream::resolver::Resolver;
 use crate::tasks::Task;
-
-/// The least silence that is taken for a dead link.
-const SILENCE_MIN: Duration = Duration::from_secs(30);
-/// What a row may have beside the payload: names, headers, the other columns, bytes.
-const ROW_OVERHEAD: usize = 64 << 10;
 
 /// What peek meets.
 #[derive(Clone, Copy, Debug)]
@@ -106,6 +101,7 @@ pub async fn peek(
 async fn open(config: &SourceConfig) -> Result<(PgStream, PeekEnd), PgError> {
     let sql = SqlSession::connect(&config.url, &config.application_name).await?;
     let verified = preflight::verify(&sql, &config.wanted).await?;
+    Role::read(&sql).await?.judge()?;
     let mut session = Session::connect(&config.url, Some(sql.host()), &config.application_name).await?;
     let timeout = within("say its time-out", wal_sender_timeout(&mut session)).await?;
     let copy = temporary_name("peek");
@@ -152,7 +148,7 @@ async fn open(config: &SourceConfig) -> Result<(PgStream, PeekEnd), PgError> {
         silence_max: (!timeout.is_zero()).then(|| SILENCE_MIN.max(timeout * 2)),
         heard: Instant::now(),
         announced: None,
-        failures: Arc::default(),
+        failures: crate::stream::failures::Failures::default(),
     };
     Ok((stream, PeekEnd { rows: 0, from, to }))
 }
@@ -171,20 +167,6 @@ async fn copy_slot(session: &mut Session, slot: &str, copy: &str) -> Result<Lsn,
         .and_then(Option::as_deref);
     lsn.and_then(|lsn| lsn.parse().ok())
         .ok_or_else(|| PgError::Protocol("the copy of the slot has no position".into()))
-}
-
-async fn wal_sender_timeout(session: &mut Session) -> Result<Duration, PgError> {
-    const TIMEOUT: &str =
-        "SELECT s.setting FROM pg_catalog.pg_settings s WHERE s.name = 'wal_sender_timeout'";
-    let rows = session.simple_query(TIMEOUT).await?;
-    let text = rows
-        .first()
-        .and_then(|row| row.first())
-        .and_then(Option::as_deref);
-    let millis = text.and_then(|text| text.parse().ok());
-    millis
-        .map(Duration::from_millis)
-        .ok_or_else(|| PgError::Protocol("wal_sender_timeout is no number".into()))
 }
 
 async fn end_of_log(sql: &SqlSession) -> Result<Lsn, PgError> {

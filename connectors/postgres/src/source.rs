@@ -5,7 +5,6 @@
 //! silence, a start beyond the end of the log it would accept in silence; both are checked here.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicU32;
 use std::time::Duration;
 
 use tailpost_database::postgres::{SqlSession, Url};
@@ -13,18 +12,21 @@ use tailpost_pgoutput::{Lsn, quote};
 use tailpost_relay::{Failure, Progress, Source};
 use tokio::sync::{Mutex, mpsc, watch};
 use tokio::time::Instant;
-use tracing::{info, warn};
+use tracing::info;
 
 use crate::PgError;
 use crate::catalog::{Field, row};
+use crate::check::Role;
 use crate::error::During;
 use crate::feedback::{self, Feedback, FeedbackState};
+use crate::identity::{KnownIdentity, identify, judge};
 use crate::position::PgPosition;
 use crate::preflight::{self, Verified, Wanted};
 use crate::session::{CopyBoth, Session, within};
 use crate::side::Side;
 use crate::slot;
 use crate::stream::changes::Changes;
+use crate::stream::failures::Failures;
 use crate::stream::pace::{Farewell, Pace};
 use crate::stream::{PgStream, resolver::Resolver};
 use crate::tables::TableSet;
@@ -32,9 +34,9 @@ use crate::tasks::Task;
 use crate::watcher::Watcher;
 
 /// The least silence that is taken for a dead link.
-const SILENCE_MIN: Duration = Duration::from_secs(30);
+pub(crate) const SILENCE_MIN: Duration = Duration::from_secs(30);
 /// What a message may have beside the payload: names, headers, the other columns, bytes.
-const ROW_OVERHEAD: usize = 64 << 10;
+pub(crate) const ROW_OVERHEAD: usize = 64 << 10;
 /// What is admitted at least, bytes: the description of a table of 1,600 columns takes half of it.
 const COPY_DATA_MIN: usize = 256 << 10;
 
@@ -53,41 +55,18 @@ pub struct SourceConfig {
     /// The slot itself keeps the offset: newly stored positions are reported at once, and the slot may have been moved by
     /// another relay of the same name.
     pub slot_mode: bool,
+    /// Whose the positions are that it resumes from; it refuses another server, and notes promotions.
+    pub known: KnownIdentity,
     /// Counters and gauges.
     pub progress: Arc<Progress>,
-}
-
-/// What tells one log from another.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Identity {
-    /// The cluster's system identifier.
-    pub system_id: String,
-    /// The timeline; a promotion begins a new one.
-    pub timeline: u32,
-    /// The database.
-    pub database: String,
-}
-
-impl Identity {
-    /// Asks the server that a stream would be opened on, over sessions of its own.
-    ///
-    /// # Errors
-    /// No session.
-    pub async fn read(url: &Url, application_name: &str) -> Result<Self, PgError> {
-        // Only an SQL session looks at target_session_attrs.
-        let sql = SqlSession::connect(url, application_name).await?;
-        let mut session = Session::connect(url, Some(sql.host()), application_name).await?;
-        Ok(within("identify itself", identify(&mut session)).await?.0)
-    }
 }
 
 /// A slot of a PostgreSQL server, to be streamed from.
 #[derive(Debug)]
 pub struct PgSource {
     config: SourceConfig,
-    identity: Option<Identity>,
     tables: Arc<Mutex<TableSet>>,
-    failures: Arc<AtomicU32>,
+    failures: Failures,
 }
 
 impl PgSource {
@@ -95,17 +74,9 @@ impl PgSource {
     pub fn new(config: SourceConfig) -> Self {
         Self {
             config,
-            identity: None,
             tables: Arc::default(),
-            failures: Arc::default(),
+            failures: Failures::default(),
         }
-    }
-
-    /// Demands that the server be the one that `identity` names (an offset knows whose it is), from the first stream on.
-    #[must_use]
-    pub fn expecting(mut self, identity: Identity) -> Self {
-        self.identity = Some(identity);
-        self
     }
 
     async fn open_stream(
@@ -115,11 +86,14 @@ impl PgSource {
     ) -> Result<PgStream, PgError> {
         let sql = SqlSession::connect(&self.config.url, &self.config.application_name).await?;
         let verified = preflight::verify(&sql, &self.config.wanted).await?;
+        Role::read(&sql).await?.judge()?;
         self.take_tables(&sql, &verified).await?;
         let mut session =
             Session::connect(&self.config.url, Some(sql.host()), &self.config.application_name).await?;
         let (identity, end) = within("identify itself", identify(&mut session)).await?;
-        self.judge_identity(identity)?;
+        if let Some(before) = self.config.known.get() {
+            judge(&mut session, &before, &identity, resume).await?;
+        }
         let from = self.judge_start(resume, verified.confirmed_flush)?;
         if from > end {
             return Err(PgError::BeyondEnd { stored: from, end });
@@ -129,6 +103,8 @@ impl PgSource {
         // The slot is ours from here on; between the preflight and the start another relay may have moved it.
         let confirmed = confirmed_flush(&sql, &self.config.wanted.slot).await?;
         let start = self.judge_start(resume, confirmed)?.max(from);
+        // From here on positions are of this log.
+        self.config.known.set(identity);
         info!(slot = %self.config.wanted.slot, from = %start, "streaming");
         Ok(self.assemble(
             copy,
@@ -150,32 +126,6 @@ impl PgSource {
         } else {
             tables.refresh(sql).await?;
         }
-        Ok(())
-    }
-
-    fn judge_identity(&mut self, now: Identity) -> Result<(), PgError> {
-        if let Some(before) = &self.identity {
-            for (what, before, now) in [
-                ("system identifier", &before.system_id, &now.system_id),
-                ("database", &before.database, &now.database),
-            ] {
-                if before != now {
-                    return Err(PgError::IdentityChanged {
-                        what,
-                        before: before.clone(),
-                        now: now.clone(),
-                    });
-                }
-            }
-            if before.timeline != now.timeline {
-                warn!(
-                    before = before.timeline,
-                    now = now.timeline,
-                    "the server is on another timeline: a standby was promoted"
-                );
-            }
-        }
-        self.identity = Some(now);
         Ok(())
     }
 
@@ -261,7 +211,7 @@ impl PgSource {
             silence_max: (!timeout.is_zero()).then(|| SILENCE_MIN.max(timeout * 2)),
             heard: Instant::now(),
             announced: None,
-            failures: Arc::clone(&self.failures),
+            failures: self.failures.clone(),
         }
     }
 }
@@ -288,24 +238,8 @@ struct Opened {
     timeout: Duration,
 }
 
-/// `IDENTIFY_SYSTEM`: who the server is, and the end of its log.
-async fn identify(session: &mut Session) -> Result<(Identity, Lsn), PgError> {
-    let rows = session.simple_query("IDENTIFY_SYSTEM").await?;
-    let odd = || PgError::Protocol("IDENTIFY_SYSTEM gave an answer that is not understood".into());
-    let [row] = rows.as_slice() else { return Err(odd()) };
-    let [Some(system_id), Some(timeline), Some(end), Some(database)] = row.as_slice() else {
-        return Err(odd());
-    };
-    let identity = Identity {
-        system_id: system_id.clone(),
-        timeline: timeline.parse().map_err(|_| odd())?,
-        database: database.clone(),
-    };
-    Ok((identity, end.parse().map_err(|_| odd())?))
-}
-
 /// The time-out of this very session, which the role or the database may set.
-async fn wal_sender_timeout(session: &mut Session) -> Result<Duration, PgError> {
+pub(crate) async fn wal_sender_timeout(session: &mut Session) -> Result<Duration, PgError> {
     const TIMEOUT: &str = "SELECT setting FROM pg_catalog.pg_settings WHERE name = 'wal_sender_timeout'";
     let rows = session.simple_query(TIMEOUT).await?;
     let text = rows

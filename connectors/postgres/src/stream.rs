@@ -9,8 +9,6 @@
 //! Laws held here: only committed transactions come out, with the place after each (law 10); a keepalive is an item of its
 //! own, in order (law 2); what is not understood ends the stream with its place (law 6).
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -29,11 +27,13 @@ use crate::feedback::Feedback;
 use crate::position::PgPosition;
 use crate::session::framing::{Frame, FrameReader, HEADER_LEN};
 use crate::session::socket::Socket;
-use crate::session::{server_error, settings};
+use crate::session::{server_error, settings, within};
+use crate::stream::failures::Failures;
 use crate::tasks::Task;
 use crate::{PgError, ServerError};
 
 pub(crate) mod changes;
+pub(crate) mod failures;
 pub(crate) mod pace;
 pub(crate) mod resolver;
 
@@ -68,7 +68,7 @@ pub struct PgStream {
     /// A relation that is announced and not yet judged.
     pub(crate) announced: Option<Relation>,
     /// Failures to decode since the last transaction's end, over all streams of the source.
-    pub(crate) failures: Arc<AtomicU32>,
+    pub(crate) failures: Failures,
 }
 
 impl Stream for PgStream {
@@ -82,7 +82,8 @@ impl Stream for PgStream {
         loop {
             // Stays announced until judged, so that a dropped call judges it again.
             if let Some(relation) = &self.announced {
-                let ours = self.resolver.judge(relation, &mut self.changes.relations).await?;
+                let judging = self.resolver.judge(relation, &mut self.changes.relations);
+                let ours = within("answer what a table is", judging).await?;
                 if let Some(relation) = self.announced.take() {
                     self.changes.announce(relation, ours);
                 }
@@ -215,7 +216,7 @@ impl PgStream {
                 Ok(None)
             }
             Change::End(lsn) => {
-                self.failures.store(0, Relaxed);
+                self.failures.reset();
                 self.feedback.received(lsn);
                 let urgent = self.pace.end(lsn, self.stored());
                 Ok(Some(Item::End {
@@ -249,7 +250,7 @@ impl PgStream {
     fn refused(&self, body: &Bytes) -> PgError {
         let source = Box::new(ServerError::parse(body));
         if source.may_be_stuck() {
-            let times = self.failures.fetch_add(1, Relaxed) + 1;
+            let times = self.failures.count(self.pace.position());
             if times >= FAILURES_MAX {
                 return PgError::Stuck {
                     lsn: self.pace.position(),

@@ -27,6 +27,8 @@ const MEASURE_EVERY: Duration = Duration::from_secs(10);
 const VERIFY_EVERY: Duration = Duration::from_secs(60);
 /// How long to wait before another try at an SQL session.
 const RECONNECT_AFTER: Duration = Duration::from_secs(2);
+/// The same, when the session was closed.
+const CLOSED_PAUSE: Duration = Duration::from_millis(250);
 
 /// What the watcher needs.
 pub(crate) struct Watcher {
@@ -63,7 +65,11 @@ impl Watcher {
                 }
             };
             let fault = tokio::select! {
-                _ = sql.closed() => Ok(()),
+                _ = sql.closed() => {
+                    // Something may close each session at once: not in a hot loop. Short, since it may be a shutdown.
+                    sleep(CLOSED_PAUSE).await;
+                    Ok(())
+                }
                 () = sleep_until(measure_at) => {
                     measure_at = Instant::now() + MEASURE_EVERY;
                     self.measure(&sql).await

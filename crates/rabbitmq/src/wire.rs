@@ -149,6 +149,7 @@ impl Reactor for Kit {
         self.0.sleep(duration)
     }
 
+    #[expect(clippy::disallowed_types, reason = "the trait names it")]
     fn interval(&self, duration: Duration) -> impl Stream<Item = std::time::Instant> + Send + 'static {
         self.0.interval(duration)
     }

@@ -102,6 +102,8 @@ pub(crate) struct Core<P> {
     solo: Option<Seq>,
     /// First number of the open transaction.
     open: Option<Seq>,
+    /// Events that wait for an earlier one of their aggregate.
+    held: usize,
     blocked: bool,
     /// When the broker last unblocked us: deadlines count from there.
     unblocked_at: Option<Instant>,
@@ -123,6 +125,7 @@ impl<P: Position> Core<P> {
             orphans: BTreeMap::new(),
             solo: None,
             open: None,
+            held: 0,
             blocked: false,
             unblocked_at: None,
             confirmed_once: false,
@@ -162,6 +165,7 @@ impl<P: Position> Core<P> {
         match aggregate.map_or(Admission::Go, |aggregate| self.gate.admit(aggregate, seq)) {
             Admission::Go => self.make_ready(seq),
             Admission::Hold { previous } => {
+                self.held += 1;
                 if let Some(previous) = self.tracker.event_mut(previous) {
                     previous.next = Some(seq);
                 }
@@ -227,6 +231,7 @@ impl<P: Position> Core<P> {
                 links.push((previous, seq));
             }
         }
+        self.held = links.len();
         for (previous, seq) in links {
             if let Some(event) = self.tracker.event_mut(previous) {
                 event.next = Some(seq);
@@ -293,6 +298,7 @@ impl<P: Position> Core<P> {
                 .aggregate
                 .and_then(|aggregate| self.gate.release(aggregate, seq, event.next));
             if let Some(next) = next {
+                self.held -= 1;
                 self.make_ready(next);
             }
         }
@@ -536,9 +542,9 @@ impl<P: Position> Core<P> {
         self.tracker.ahead()
     }
 
-    /// Waiting to be published, for whatever reason.
-    pub(crate) fn waiting(&self) -> usize {
-        (self.tracker.unsettled() + self.orphans.len()).saturating_sub(self.in_flight)
+    /// Waiting for an earlier one of their aggregate.
+    pub(crate) fn held(&self) -> usize {
+        self.held
     }
 }
 

@@ -139,7 +139,7 @@ fn describe(failure: &Failure) -> String {
 }
 
 fn show_halt(progress: &Progress, failure: &Failure) {
-    tracing::error!(error = %failure, hint = failure.hint.as_deref().unwrap_or_default(), "halted: the position is kept");
+    tracing::error!(error = %failure, hint = %failure.hint.as_deref().unwrap_or_default(), "halted: the position is kept");
     progress.update(|state| state.halted = Some(describe(failure)));
 }
 
@@ -163,7 +163,7 @@ fn show_source_failure(progress: &Progress, failure: &Failure) {
             tracing::info!(%holder, "standing by: somebody else holds the lock")
         }
         Link::Retrying { .. } if changed => {
-            let hint = failure.hint.as_deref().unwrap_or_default();
+            let hint = tracing::field::display(failure.hint.as_deref().unwrap_or_default());
             tracing::warn!(error = %failure, hint, "no source; trying again");
         }
         Link::Starting | Link::Connected | Link::Standby { .. } | Link::Retrying { .. } => {}
@@ -597,7 +597,7 @@ impl<P: crate::Position, M: FnMut(&Row) -> Result<Mapped, MapError>> Relay<P, M>
         });
         if was_up {
             self.sink_complained = Some(Instant::now());
-            let hint = failure.hint.as_deref().unwrap_or_default();
+            let hint = tracing::field::display(failure.hint.as_deref().unwrap_or_default());
             tracing::warn!(error = %failure, hint, "no broker; trying again");
         }
         publisher.open_after(self.sink_backoff.next(after));
@@ -653,7 +653,7 @@ impl<P: crate::Position, M: FnMut(&Row) -> Result<Mapped, MapError>> Relay<P, M>
         progress.in_flight.set(self.core.in_flight() as u64);
         progress.unsettled.set(self.core.unsettled() as u64);
         progress.unsettled_bytes.set(self.budget.taken());
-        progress.held.set(self.core.waiting() as u64);
+        progress.held.set(self.core.held() as u64);
         progress.ahead.set(self.core.ahead() as u64);
         let holding = self.core.holding(self.budget.is_exhausted());
         let mut changed = false;

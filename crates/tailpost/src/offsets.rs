@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use tailpost_offsets::{FileStore, Identity};
 use tailpost_postgres::slot::SlotOffsets;
-use tailpost_postgres::{Identity as ServerIdentity, PgConfig, PgPosition};
+use tailpost_postgres::{Identity as ServerIdentity, KnownIdentity, PgConfig, PgPosition};
 use tailpost_relay::{Cause, Disposition, Failure, OffsetStore};
 
 use crate::config::OffsetsAt;
@@ -16,12 +16,13 @@ pub(crate) enum Offsets {
 }
 
 impl Offsets {
-    pub(crate) fn new(at: &OffsetsAt, config: &PgConfig) -> Self {
+    pub(crate) fn new(at: &OffsetsAt, config: &PgConfig, known: KnownIdentity) -> Self {
         match at {
             OffsetsAt::Slot => Self::Slot(SlotOffsets::new(None)),
             OffsetsAt::File(path) => Self::File(Box::new(FileOffsets {
                 path: path.clone(),
                 config: config.clone(),
+                known,
                 store: None,
             })),
         }
@@ -50,39 +51,36 @@ impl OffsetStore for Offsets {
 pub(crate) struct FileOffsets {
     path: PathBuf,
     config: PgConfig,
+    known: KnownIdentity,
     store: Option<FileStore<PgPosition>>,
 }
 
 impl FileOffsets {
     async fn load(&mut self) -> Result<Option<PgPosition>, Failure> {
-        let server = ServerIdentity::read(&self.config.url, &self.config.application_name).await?;
+        let mut server = ServerIdentity::read(&self.config.url, &self.config.application_name).await?;
         let mut store = FileStore::open(&self.path, identity(&self.config, &server))?;
-        if let Some(stored) = store.record().await?.and_then(|record| record.identity.timeline)
-            && stored > u64::from(server.timeline)
-        {
-            let what = format!(
-                "offset file {} is of timeline {stored}, the server is on {}",
-                self.path.display(),
-                server.timeline
-            );
-            return Err(Failure::new(what, Disposition::Halt(Cause::PositionLost)).with_hint(
-                "the server was restored to an earlier time, or it is a former primary; check --source, or accept a \
-                 position with `tailpost postgres offset set`",
-            ));
+        // The file's timeline is that of its position: the source judges whether the server's goes on from there.
+        let timeline = store.record().await?.and_then(|record| record.identity.timeline);
+        if let Some(timeline) = timeline.and_then(|timeline| u32::try_from(timeline).ok()) {
+            server.timeline = timeline;
         }
         let position = store.load().await?;
+        self.known.set(server);
         self.store = Some(store);
         Ok(position)
     }
 
     async fn store(&mut self, position: &PgPosition) -> Result<(), Failure> {
-        match &mut self.store {
-            Some(store) => store.store(position).await,
-            None => Err(Failure::new(
+        let Some(store) = &mut self.store else {
+            return Err(Failure::new(
                 "the offset was not loaded",
                 Disposition::Halt(Cause::Unexpected),
-            )),
+            ));
+        };
+        if let Some(known) = self.known.get() {
+            store.timeline().set(u64::from(known.timeline));
         }
+        store.store(position).await
     }
 }
 

@@ -41,7 +41,7 @@ pub struct Ended {
 }
 
 impl Ended {
-    /// The exit status as DESIGN.md numbers it; `None` after a signal.
+    /// The exit status; `None` after a signal.
     pub fn code(&self) -> Option<i32> {
         self.status.code()
     }

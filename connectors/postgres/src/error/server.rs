@@ -131,7 +131,7 @@ impl ServerError {
             }
             ("28P01", _) => "check the password",
             ("3D000", _) => "check the database's name in --source",
-            ("42501", _) => "the role needs REPLICATION and LOGIN, and SELECT on the table",
+            ("42501", _) => "the role needs REPLICATION and LOGIN",
             ("42704", During::Stream) => {
                 "a publication did not exist when the log was written, and creating it now does not help for that part: \
                  create it, move the slot past the gap with pg_replication_slot_advance, and publish the rows of the \

@@ -136,7 +136,7 @@ async fn backfill(config: Config, failover: bool) -> Result<Exit, Error> {
             () = signals.stop() => warn!("backfill is broken off: no slot is made, and a second run begins anew"),
         }
     };
-    let relay = tailpost_relay::run(
+    let relay = Box::pin(tailpost_relay::run(
         backfill.source(),
         sink,
         backfill.store(),
@@ -144,7 +144,7 @@ async fn backfill(config: Config, failover: bool) -> Result<Exit, Error> {
         config.options,
         Arc::clone(&progress),
         stop,
-    );
+    ));
     let ending = tokio::select! {
         ending = relay => ending,
         never = report(&backfill, &progress) => match never {},
@@ -161,7 +161,7 @@ async fn backfill(config: Config, failover: bool) -> Result<Exit, Error> {
         Ok(position) => position,
         // The server was lost at the last step: nothing is skipped, a second run begins anew.
         Err(failure) if matches!(failure.disposition, Disposition::Retry { .. }) => {
-            let hint = failure.hint.as_deref().unwrap_or_default();
+            let hint = tracing::field::display(failure.hint.as_deref().unwrap_or_default());
             warn!(error = %failure, hint, "no slot was made; run it again");
             return Ok(Exit::Incomplete);
         }

@@ -66,6 +66,21 @@ fn describe(found: Result<Option<Record>, OffsetError>) -> String {
     }
 }
 
+/// The previous generation. The relay stores before it reports: what the slot has confirmed was in the damaged file, and
+/// the server sends nothing before it again.
+async fn previous(source: &PgConfig, path: &Path) -> Result<Result<Record, OffsetError>, Error> {
+    let kept = match take_previous(path) {
+        Ok(kept) => kept,
+        Err(error) => return Ok(Err(error)),
+    };
+    let slot = offset::show(&sql(source).await?, source).await?.confirmed_flush;
+    if kept.position.parse::<Lsn>().is_ok_and(|position| position < slot) {
+        let server = Identity::read(&source.url, &source.application_name).await?;
+        return Ok(set(path, identity(source, &server), &slot));
+    }
+    Ok(Ok(kept))
+}
+
 async fn set_slot(source: &PgConfig, args: &OffsetSetArgs, to: Option<Lsn>) -> Result<Exit, Error> {
     let Some(to) = to else { return Ok(Exit::Usage) };
     let session = sql(source).await?;
@@ -90,7 +105,8 @@ async fn set_file(
             path.display()
         ),
         None => format!(
-            "Take the previous generation of {}? At worst events are repeated.",
+            "Take the previous generation of {}, or the slot's position where that stands after it? At worst events are \
+             repeated.",
             path.display()
         ),
     };
@@ -102,7 +118,7 @@ async fn set_file(
             let server = Identity::read(&source.url, &source.application_name).await?;
             set(path, identity(source, &server), &to)
         }
-        None => take_previous(path),
+        None => previous(source, path).await?,
     };
     let record = record.map_err(Failure::from)?;
     print(&format!("{} holds {}\n", path.display(), record.position))?;

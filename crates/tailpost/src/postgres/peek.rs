@@ -8,9 +8,9 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use serde_json::{Map, Value, json};
 use tailpost_outbox::{HeaderValue, MapError, Mapper, Message, Row};
-use tailpost_postgres::SourceConfig;
 use tailpost_postgres::args::PeekFormat;
 use tailpost_postgres::peek::{Peeked, peek};
+use tailpost_postgres::{KnownIdentity, SourceConfig};
 use tailpost_relay::Progress;
 
 use super::Error;
@@ -31,6 +31,7 @@ pub(super) async fn execute(command: PeekCommand, mut faults: Faults) -> Result<
         application_name: source.application_name,
         max_message_bytes: max_message_bytes.unwrap_or(usize::MAX),
         slot_mode: true,
+        known: KnownIdentity::default(),
         progress: Arc::new(Progress::default()),
     };
     let mut printer = Printer {
@@ -39,9 +40,9 @@ pub(super) async fn execute(command: PeekCommand, mut faults: Faults) -> Result<
         result: Ok(()),
         poison: 0,
     };
-    let peeking = peek(&from, command.peek.limit, command.peek.follow, |seen| {
+    let peeking = Box::pin(peek(&from, command.peek.limit, command.peek.follow, |seen| {
         printer.print(seen)
-    });
+    }));
     let end = tokio::select! {
         end = peeking => Some(end?),
         () = Signals::listen()?.stop() => None,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tailpost_outbox::Mapper;
-use tailpost_postgres::{PgConfig, PgSource, SourceConfig};
+use tailpost_postgres::{KnownIdentity, PgConfig, PgSource, SourceConfig};
 use tailpost_rabbitmq::{BrokerUrls, RabbitSink, SinkOptions};
 use tailpost_relay::{Cause, Disposition, Ending, Failure, Options, Progress};
 use tailpost_telemetry::Server;
@@ -138,6 +138,7 @@ pub(super) async fn execute(command: RunCommand, faults: Faults) -> Result<Exit,
 }
 
 async fn relay(config: Config, progress: Arc<Progress>, signals: Signals) -> Ending {
+    let known = KnownIdentity::default();
     let wanted = config.source.wanted(config.mapper.required_columns());
     let source = PgSource::new(SourceConfig {
         url: config.source.url.clone(),
@@ -145,6 +146,7 @@ async fn relay(config: Config, progress: Arc<Progress>, signals: Signals) -> End
         application_name: config.source.application_name.clone(),
         max_message_bytes: config.max_message_bytes,
         slot_mode: config.offsets == OffsetsAt::Slot,
+        known: known.clone(),
         progress: Arc::clone(&progress),
     });
     let sink = RabbitSink::new(
@@ -154,10 +156,11 @@ async fn relay(config: Config, progress: Arc<Progress>, signals: Signals) -> End
             max_message_bytes: config.max_message_bytes,
         },
     );
-    let offsets = Offsets::new(&config.offsets, &config.source);
+    let offsets = Offsets::new(&config.offsets, &config.source, known);
     let mut mapper = config.mapper;
     let map = move |row: &tailpost_outbox::Row| mapper.map(row);
-    tailpost_relay::run(
+    // On the heap: it lives as long as the process, and is moved about before.
+    Box::pin(tailpost_relay::run(
         source,
         sink,
         offsets,
@@ -165,7 +168,7 @@ async fn relay(config: Config, progress: Arc<Progress>, signals: Signals) -> End
         config.options,
         progress,
         signals.stop(),
-    )
+    ))
     .await
 }
 
