@@ -1,7 +1,7 @@
 //! Logs on standard error: one line an event, as text or JSON.
 //!
 //! Tailpost's own crates log at `info`, all others errors only, and `--log` changes that: a level alone is for our own
-//! crates, `TARGET=LEVEL` for whom it names. Crates that are known to log payloads stay at `error` whatever it says. What
+//! crates, `TARGET=LEVEL` for whom it names. Crates that are known to log payloads are silent whatever it says. What
 //! goes through the `log` crate instead of `tracing` is not shown.
 
 use std::borrow::Cow;
@@ -9,7 +9,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use tracing::level_filters::LevelFilter;
-use tracing::{Event, Level, Metadata, Subscriber};
+use tracing::{Event, Metadata, Subscriber};
 use tracing_subscriber::filter::{EnvFilter, FilterExt, ParseError, filter_fn};
 use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields, MakeWriter};
@@ -88,7 +88,7 @@ pub enum LogError {
 }
 
 /// Begins to log on standard error, for the life of the process. `filter` is what `--log` says, comma-separated;
-/// empty is the default. Targets that begin with a word of `silenced` never get below `error`: they log payloads.
+/// empty is the default. Targets that begin with a word of `silenced` are never shown: they log payloads.
 ///
 /// # Errors
 ///
@@ -136,10 +136,9 @@ where
 }
 
 fn is_shown(metadata: &Metadata<'_>, silenced: &[String]) -> bool {
-    *metadata.level() == Level::ERROR
-        || !silenced
-            .iter()
-            .any(|target| metadata.target().starts_with(target.as_str()))
+    !silenced
+        .iter()
+        .any(|target| metadata.target().starts_with(target.as_str()))
 }
 
 /// Reads the operator's filter on top of [`BASE`].
@@ -301,19 +300,13 @@ mod tests {
 
     #[test]
     fn by_default_our_crates_log_info_and_all_others_errors() {
-        let default = ["ours-info", "ours-info-too", "other-error", "lapin-error"];
+        let default = ["ours-info", "ours-info-too", "other-error"];
         assert_eq!(shown(""), default);
         assert_eq!(shown("info"), default);
         assert_eq!(shown("debug"), [&["ours-debug"], &default[..]].concat());
-        assert_eq!(shown("off"), ["other-error", "lapin-error"]);
-        assert_eq!(
-            shown("error , hyper=warn"),
-            ["other-warn", "other-error", "lapin-error"]
-        );
-        assert_eq!(
-            shown("warn,tailpost_relay=debug"),
-            ["ours-debug", "other-error", "lapin-error"]
-        );
+        assert_eq!(shown("off"), ["other-error"]);
+        assert_eq!(shown("error , hyper=warn"), ["other-warn", "other-error"]);
+        assert_eq!(shown("warn,tailpost_relay=debug"), ["ours-debug", "other-error"]);
     }
 
     #[test]
@@ -325,7 +318,7 @@ mod tests {
             "lapin=trace,lapin::returned_messages[{message_}]=trace",
         ] {
             assert!(!shown(filter).contains(&"canary"), "{filter}");
-            assert!(shown(filter).contains(&"lapin-error"), "{filter}");
+            assert!(!shown(filter).contains(&"lapin-error"), "{filter}");
         }
     }
 

@@ -18,7 +18,7 @@ const BROKER: &str = "amqp://app@127.0.0.1:1/shop";
 // One case a line.
 #[rustfmt::skip]
 /// Put behind `postgres run --source … --broker …`; a flag that is given again is left out there.
-const RUN: [Usage; 44] = [
+const RUN: [Usage; 47] = [
     (&["--source", "mysql://u@h/d"], &[], &["mysql", "`tailpost mysql`"]),
     (&["--source", "mariadb://u@h/d"], &[], &["`tailpost mysql`"]),
     (&["--source", "amqp://u@h/d"], &[], &["belongs to --broker"]),
@@ -55,6 +55,9 @@ const RUN: [Usage; 44] = [
     (&["--max-ahead", "0"], &[], &["--max-ahead", "at least 1"]),
     (&["--drain-timeout", "8"], &[], &["--drain-timeout", "8s, 500ms or 2m"]),
     (&["--confirm-timeout", "0s"], &[], &["--confirm-timeout", "0s"]),
+    (&["--confirm-timeout", "500000000000y"], &[], &["--confirm-timeout"]),
+    (&["--drain-timeout", "500000000000y"], &[], &["--drain-timeout"]),
+    (&["--stall-after", "500000000000y"], &[], &["--stall-after"]),
     (&["--stall-after", "soon"], &[], &["--stall-after", "soon"]),
     (&["--order", "random"], &[], &["--order", "aggregate", "commit"]),
     (&["--offsets", "file:"], &[], &["--offsets", "slot or file:PATH"]),
@@ -90,7 +93,8 @@ const OTHERS: [Usage; 17] = [
 #[tokio::test]
 async fn a_wrong_flag_or_variable_ends_with_2_and_words_that_name_it_and_the_remedy() -> Result<()> {
     for (args, env, words) in RUN {
-        let mut line = vec!["postgres", "run"];
+        // It ends in any case: what is accepted by mistake is printed.
+        let mut line = vec!["postgres", "run", "--print-config"];
         for given in [["--source", SOURCE], ["--broker", BROKER]] {
             line.extend(given.iter().filter(|_| !args.contains(&given[0])));
         }

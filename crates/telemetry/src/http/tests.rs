@@ -130,6 +130,7 @@ async fn a_stall_is_not_ready() {
     progress.update(|state| state.last_confirm = Some(Instant::now()));
     assert_eq!(readyz(&server).await.0, 200, "nothing is in flight");
     progress.in_flight.set(1);
+    progress.update(|state| state.busy_since = Some(Instant::now()));
     let (status, answer) = readyz(&server).await;
     assert_eq!(
         (status, &answer["reason"]),
