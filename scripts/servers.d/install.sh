@@ -40,6 +40,7 @@ missing_packages() {
     command -v curl >/dev/null || echo curl
     command -v setpriv >/dev/null || echo util-linux
     command -v cc >/dev/null || printf '%s\n' gcc libc6-dev # what Rust links with
+    command -v make >/dev/null || echo make # the allocator is built with it
 }
 
 # The versioned package, not the meta package: this release's own major.

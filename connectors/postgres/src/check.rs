@@ -94,6 +94,8 @@ impl Finding {
 pub struct MappedColumns<'a> {
     /// Columns that it cannot do without.
     pub required: &'a [String],
+    /// Columns of headers; one that is missing only leaves its header out.
+    pub headers: &'a [String],
     /// The column of the body.
     pub payload: Option<&'a str>,
 }

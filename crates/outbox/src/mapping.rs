@@ -103,6 +103,11 @@ impl Mapper {
         &self.plan.routing_key
     }
 
+    /// The columns of `--header`; a table without one sends no such header.
+    pub fn header_columns(&self) -> impl Iterator<Item = &str> {
+        self.plan.headers.iter().map(|header| header.column.as_str())
+    }
+
     /// The column that the body is made of.
     pub fn payload_column(&self) -> Option<&str> {
         self.plan.column(Field::Payload)

@@ -20,6 +20,9 @@ use crate::args::{
     OnUnroutableArg, OrderArg, PolicyArgs, RunArgs, StateArgs,
 };
 
+/// Longer than anybody waits.
+const DURATION_MAX: Duration = Duration::from_secs(365 * 24 * 3600);
+
 /// Faults of the command line and the environment, each a line. Holds no secret.
 #[derive(Debug, Default)]
 pub(crate) struct Faults(Vec<String>);
@@ -69,13 +72,12 @@ impl Faults {
     }
 
     fn duration(&mut self, flag: &str, text: &str) -> Option<Duration> {
-        let parsed = humantime::parse_duration(text)
-            .ok()
-            .filter(|duration| !duration.is_zero());
+        let sensible = |duration: &Duration| !duration.is_zero() && *duration <= DURATION_MAX;
+        let parsed = humantime::parse_duration(text).ok().filter(sensible);
         if parsed.is_none() {
             self.add(
                 flag,
-                format_args!("{text:?} is no duration; write a number with a unit, such as 8s, 500ms or 2m"),
+                format_args!("{text:?} is no duration; write a number with a unit, such as 8s, 500ms or 2m, at most 365d"),
             );
         }
         parsed

@@ -59,6 +59,25 @@ pub(super) fn table(table: &OutboxTable, columns: MappedColumns<'_>) -> Vec<Find
         )
         .mend("name the columns with --column FIELD=COLUMN, or choose the --preset that fits the table"),
     );
+    let absent: Vec<&str> = columns
+        .headers
+        .iter()
+        .filter(|name| table.column(name).is_none())
+        .map(String::as_str)
+        .collect();
+    if !absent.is_empty() {
+        let value = format!("no column {}", absent.join(", "));
+        let finding = Finding::new(
+            Status::Warn,
+            format!("headers of {label}"),
+            value,
+            "a column for each --header",
+        );
+        findings
+            .push(finding.mend(
+                "the headers of these columns will be absent; check the names in --header NAME=COLUMN",
+            ));
+    }
     findings.extend(columns.payload.and_then(|name| table.column(name)).map(|column| {
         let fits = PAYLOAD_TYPES.contains(&column.base_type_oid) && column.generated == Generated::No;
         Finding::test(

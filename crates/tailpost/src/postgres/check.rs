@@ -15,8 +15,10 @@ pub(super) async fn execute(command: CheckCommand, mut faults: Faults) -> Result
     let mapper = config::mapper(&command.message, &command.broker.exchange, &mut faults);
     let (source, mapper) = faults.judge(source.zip(mapper))?;
     let required = mapper.required_columns();
+    let headers: Vec<String> = mapper.header_columns().map(str::to_owned).collect();
     let columns = MappedColumns {
         required: &required,
+        headers: &headers,
         payload: mapper.payload_column(),
     };
     let mut findings = check::check(&sql(&source).await?, &source, columns).await?;

@@ -158,7 +158,11 @@ async fn relay(config: Config, progress: Arc<Progress>, signals: Signals) -> End
     );
     let offsets = Offsets::new(&config.offsets, &config.source, known);
     let mut mapper = config.mapper;
-    let map = move |row: &tailpost_outbox::Row| mapper.map(row);
+    let mut shapes = Shapes::default();
+    let map = move |row: &tailpost_outbox::Row| {
+        shapes.meet(&mapper, row);
+        mapper.map(row)
+    };
     // On the heap: it lives as long as the process, and is moved about before.
     Box::pin(tailpost_relay::run(
         source,
@@ -170,6 +174,31 @@ async fn relay(config: Config, progress: Arc<Progress>, signals: Signals) -> End
         signals.stop(),
     ))
     .await
+}
+
+/// The shape of the table last met, so that what an operator should know of it is said once.
+#[derive(Default)]
+struct Shapes(Option<Arc<tailpost_outbox::Table>>);
+
+impl Shapes {
+    fn meet(&mut self, mapper: &Mapper, row: &tailpost_outbox::Row) {
+        if self.0.as_ref().is_some_and(|last| Arc::ptr_eq(last, &row.table)) {
+            return;
+        }
+        let known = self
+            .0
+            .replace(Arc::clone(&row.table))
+            .is_some_and(|last| last == row.table);
+        // What does not fit at all is the mapping's to say.
+        for note in mapper
+            .inspect(&row.table)
+            .unwrap_or_default()
+            .iter()
+            .filter(|_| !known)
+        {
+            warn!("{note}");
+        }
+    }
 }
 
 fn finish(ending: Ending) -> Result<Exit, Error> {
