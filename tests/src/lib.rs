@@ -9,12 +9,12 @@ use std::collections::HashSet;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use tailpost_testkit::consumer::{QueueKind, declare};
 use tailpost_testkit::servers::{Database, Vhost, unique_name};
 
 use tailpost_testkit::{
-    Consumer, Ended, Ledger, Postgres, Rabbit, Tailpost, checker, shared_postgres, shared_rabbit,
+    Consumer, Ended, Ledger, Postgres, Rabbit, Tailpost, checker, lsn, shared_postgres, shared_rabbit,
 };
 use tempfile::TempDir;
 
@@ -208,22 +208,25 @@ impl Scene {
         Ok(verdict)
     }
 
-    /// Law 1 from outside: with Tailpost dead, whatever the slot would not send again has been delivered. `peek` says what
-    /// it would send.
+    /// Laws 1 and 2 from outside: with Tailpost dead, whatever would not be sent again has been delivered, and the slot is
+    /// not past the stored position. `peek` says what the slot would send; of that an offset file passes what lies before it.
     ///
     /// # Errors
-    /// The slot has passed an event that nobody received.
+    /// The position has passed an event that nobody received.
     pub async fn assert_position_is_safe(&self, consumer: &Consumer) -> Result<()> {
         let ledger = self.ledger().await?;
+        let stored = self.stored_in_file().await?;
         let peeked = self
             .verb("peek", &["--format", "json", "--log", "error"])
             .await?
             .success()?;
-        let unsent = peeked
-            .stdout
-            .lines()
-            .map(message_id)
-            .collect::<Result<HashSet<_>>>()?;
+        let mut unsent = HashSet::new();
+        for line in peeked.stdout.lines() {
+            let (id, commit) = id_and_commit(line)?;
+            if stored.is_none_or(|stored| commit >= stored) {
+                unsent.insert(id);
+            }
+        }
         consumer.wait_quiet(Duration::from_millis(300), LONG).await?;
         let delivered: HashSet<String> = consumer
             .since(0)
@@ -236,16 +239,43 @@ impl Scene {
             .find(|event| !unsent.contains(&event.id) && !delivered.contains(&event.id));
         ensure!(
             passed.is_none(),
-            "the slot has passed {passed:?}, which was not delivered"
+            "the position has passed {passed:?}, which was not delivered"
         );
         Ok(())
     }
+
+    /// The position in the offset file, if it is there and used; the slot must not be past it.
+    async fn stored_in_file(&self) -> Result<Option<u64>> {
+        if self.offsets == Offsets::Slot || !self.offset_file().exists() {
+            return Ok(None);
+        }
+        let file = format!("file:{}", self.offset_file().display());
+        let shown = self
+            .verb("offset show", &["--offsets", &file])
+            .await?
+            .success()?
+            .stdout;
+        let offsets = shown
+            .lines()
+            .filter_map(|line| line.strip_prefix("offset")?.split_whitespace().next());
+        let offsets = offsets.map(lsn).collect::<Result<Vec<u64>>>()?;
+        let [stored, slot] = offsets[..] else {
+            bail!("offset show prints {} offsets:\n{shown}", offsets.len())
+        };
+        ensure!(slot <= stored, "the slot is past the stored position:\n{shown}");
+        Ok(Some(stored))
+    }
 }
 
-fn message_id(line: &str) -> Result<String> {
+/// The event's id, and the place of its commit, of a message that `peek` printed.
+fn id_and_commit(line: &str) -> Result<(String, u64)> {
     let message: serde_json::Value = serde_json::from_str(line)?;
     let id = message["properties"]["message_id"]
         .as_str()
         .context("peek printed a message without an id")?;
-    Ok(id.to_owned())
+    let position = message["headers"]["tailpost_position"]
+        .as_str()
+        .context("peek printed no position")?;
+    let commit = position.rsplit_once(':').context("a position has an index")?.0;
+    Ok((id.to_owned(), lsn(commit)?))
 }
