@@ -98,9 +98,10 @@ where
             () = &mut stop, if !relay.is_stopping() => relay.stop(&intake),
             Some(result) = keeper.results.recv() => relay.on_stored(result),
             Some(signal) = intake.signals.recv() => relay.on_signal(signal, &mut intake.items),
+            // Before what may always be ready under load.
+            () = sleep_until(wake) => relay.on_tick(&mut publisher),
             happened = publisher.next(&mut outcomes) => relay.on_sink(happened, &mut outcomes, &mut publisher),
             _ = intake.items.recv_many(&mut items, BATCH), if accepts => relay.on_items(&mut items),
-            () = sleep_until(wake) => relay.on_tick(&mut publisher),
         }
         relay.after_halt(&intake);
     }
