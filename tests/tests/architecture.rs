@@ -100,6 +100,29 @@ fn packages_depend_along_the_allowed_edges_only() -> Result<()> {
     Ok(())
 }
 
+/// The longest file, in lines; tests and tables apart, which may be long.
+const LINES_MAX: usize = 700;
+
+#[test]
+fn no_file_of_the_product_is_too_long_to_read() -> Result<()> {
+    let files = Command::new("git")
+        .args(["ls-files", "crates/*.rs", "connectors/*.rs"])
+        .current_dir(root())
+        .output()?;
+    let files = String::from_utf8(files.stdout)?;
+    let product = files
+        .lines()
+        .filter(|file| !file.contains("test") && !file.ends_with("args.rs"));
+    let mut seen = 0;
+    for file in product {
+        seen += 1;
+        let lines = std::fs::read_to_string(root().join(file))?.lines().count();
+        ensure!(lines <= LINES_MAX, "{file} has {lines} lines; split it");
+    }
+    ensure!(seen > 50, "{seen} files are few: is this the workspace?");
+    Ok(())
+}
+
 #[test]
 fn there_is_one_tls_stack_with_one_provider() -> Result<()> {
     let lock = std::fs::read_to_string(root().join("Cargo.lock"))?;

@@ -14,7 +14,8 @@ use tailpost_testkit::wait::until;
 use tailpost_testkit::{Consumer, Postgres, Proxy, Rabbit, Sampler, Stop, Tailpost, Writer, WriterOptions};
 use tailpost_testkit::{shared_postgres, shared_rabbit};
 use tailpost_tests::load::{
-    Resident, Rows, assert_memory, commit_marker, ends_with, metric, round_trip, seed, wait_metric,
+    Resident, Rows, assert_memory, assert_memory_with, commit_marker, ends_with, metric, round_trip, seed,
+    wait_metric,
 };
 use tailpost_tests::{LONG, QUEUE, RECOVERY, Scene, scale};
 use tokio::time::{Instant, sleep};
@@ -194,7 +195,8 @@ async fn one_unroutable_event_type_holds_up_no_other_and_no_memory_beyond_its_ow
         "more than was ahead: {verdict}"
     );
     ensure!(verdict.duplicates <= delivered, "{verdict}");
-    assert_memory(&tailpost)?;
+    // The figure is that of the default bounds: what the larger one admits comes on top.
+    assert_memory_with(&tailpost, 32 - 8)?;
     println!(
         "one of ten unroutable with {}: {verdict}; seed {seed}",
         FLAGS.join(" ")

@@ -130,7 +130,7 @@ async fn a_damaged_file_is_refused_with_74_and_offset_set_previous_mends_it_with
     // It asks; then it takes the older offset, and at worst repeats.
     let asked = offset(&scene, "set", &["--previous"]).await?;
     ensure!(
-        asked.code() == Some(1) && asked.stderr.contains("--yes"),
+        asked.code() == Some(2) && asked.stderr.contains("--yes"),
         "{asked:?}"
     );
     ensure!(offset(&scene, "set", &["--previous", "--yes"]).await?.code() == Some(0));
@@ -195,7 +195,7 @@ async fn a_file_that_was_deleted_is_missed_and_never_means_begin_from_now() -> R
     // A file that cannot be read, and one that others may write.
     fs::write(previous(&scene), &kept)?;
     fs::create_dir(&file)?;
-    refused(&scene, &["no regular file"]).await?;
+    refused(&scene, &["no regular file", "it is a folder"]).await?;
     fs::remove_dir(&file)?;
     fs::write(&file, &bytes)?;
     set_mode(&file, 0o666)?;
@@ -236,6 +236,45 @@ async fn the_file_is_closed_to_others_and_a_folder_that_is_missing_is_named() ->
     Ok(())
 }
 
+/// Runs the command that the text of the halt names.
+async fn accept(scene: &Scene, log: &str) -> Result<()> {
+    let command = log
+        .split("offset set ")
+        .nth(1)
+        .and_then(|rest| rest.split('`').next())
+        .context("no remedy")?;
+    let (position, flags) = command.split_once(' ').context("no flag")?;
+    ensure!(flags == "--offsets file:PATH", "{flags}");
+    let set = offset(scene, "set", &[position, "--yes"]).await?;
+    ensure!(set.code() == Some(0), "{set:?}");
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_slot_that_was_made_anew_with_a_backfill_goes_on_once_its_position_is_in_the_old_file() -> Result<()>
+{
+    let (scene, consumer) = stopped().await?;
+    scene.verb("drop", &["--yes"]).await?.success()?;
+    scene
+        .verb("init", &["--backfill", "--broker", &scene.vhost.url()])
+        .await?
+        .success()?;
+    let mut tailpost = scene.run(&[])?;
+    let status = tailpost.wait(LONG).await?;
+    let log = tailpost.stderr();
+    ensure!(
+        status.code() == Some(66) && log.contains("made anew"),
+        "{status}: {log}"
+    );
+    accept(&scene, &log).await?;
+    let _tailpost = scene.run_ready(&[]).await?;
+    scene.database.execute(event()).await?;
+    // Three were repeated: each counts once.
+    consumer.wait_for(5, LONG).await?;
+    ensure!(scene.ledger().await?.0.len() == 5);
+    Ok(())
+}
+
 /// The operator's `set` takes any place that the slot still has; what is behind the slot is noticed, never guessed.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_slot_that_somebody_else_moved_is_noticed_and_its_position_can_be_accepted() -> Result<()> {
@@ -254,12 +293,7 @@ async fn a_slot_that_somebody_else_moved_is_noticed_and_its_position_can_be_acce
         status.code() == Some(66) && log.contains("by someone else"),
         "{status}: {log}"
     );
-    let accept = log
-        .split("offset set ")
-        .nth(1)
-        .and_then(|rest| rest.split('`').next())
-        .context("no remedy")?;
-    ensure!(offset(&scene, "set", &[accept, "--yes"]).await?.code() == Some(0));
+    accept(&scene, &log).await?;
     let _tailpost = scene.run_ready(&[]).await?;
     scene.database.execute(event()).await?;
     consumer.wait_for(4, LONG).await?;

@@ -3,6 +3,7 @@
 
 use anyhow::{Context, Result, ensure};
 use tailpost_testkit::servers::kinds;
+use tailpost_testkit::wait::until;
 use tailpost_testkit::{Postgres, Rabbit, Stop};
 use tailpost_tests::{LONG, Offsets, Scene};
 
@@ -45,6 +46,14 @@ async fn a_position_from_beyond_the_promotion_is_refused_and_nothing_is_skipped(
                      echo "restore_command = 'false'" >>"$1/data/postgresql.auto.conf""#;
     shell(&postgres, restore).await?;
     postgres.start_again().await?;
+
+    // It answers as a standby until it is promoted.
+    let client = scene.database.connect().await?;
+    until("the server is promoted", LONG, async || {
+        let recovers: bool = client.query_one("SELECT pg_is_in_recovery()", &[]).await?.get(0);
+        Ok((!recovers).then_some(()))
+    })
+    .await?;
 
     // Committed on the new timeline, and then so much that its log is past the old position.
     scene.database.execute(INSERT).await?;

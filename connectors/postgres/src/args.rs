@@ -173,10 +173,6 @@ pub struct SchemaArgs {
     pub table: String,
 }
 
-/// What `check` takes besides the source: nothing yet.
-#[derive(Args, Clone, Copy, Debug, Default)]
-pub struct CheckArgs {}
-
 #[expect(clippy::unnecessary_wraps, reason = "clap's value parsers return a result")]
 fn secret(text: &str) -> Result<Secret, std::convert::Infallible> {
     Ok(Secret::from(text))

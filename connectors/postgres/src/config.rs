@@ -127,22 +127,33 @@ fn url(args: &SourceArgs, environment: &dyn Environment, faults: &mut Vec<Config
             faults.extend(
                 found
                     .iter()
-                    .map(|found| fault("--source", found.to_string(), url_hint(found))),
+                    .map(|found| fault("--source", found.to_string(), url_hint(found, source.expose()))),
             );
             None
         }
     }
 }
 
-fn url_hint(found: &UrlFault) -> Option<&'static str> {
+fn url_hint(found: &UrlFault, typed: &str) -> Option<&'static str> {
     match found {
-        UrlFault::Mysql { .. } => Some("for MySQL and MariaDB the command is `tailpost mysql`"),
+        UrlFault::Mysql { .. } => Some("MySQL and MariaDB are not read yet"),
         UrlFault::Broker { .. } => {
             Some("give the broker's URL with --broker and the database's with --source")
         }
+        UrlFault::Scheme if resembles_postgres(typed) => Some("did you mean postgres://?"),
         UrlFault::Scheme => Some("as in postgres://app@db.example:5432/shop?sslmode=verify-full"),
         _ => None,
     }
+}
+
+/// Tells a slip of the scheme. The hint names what was meant, never what was typed.
+fn resembles_postgres(typed: &str) -> bool {
+    let scheme = typed.split("://").next().unwrap_or_default().to_ascii_lowercase();
+    let distance = |name| strsim::osa_distance(&scheme, name);
+    typed.contains("://")
+        && ["postgres", "postgresql"]
+            .into_iter()
+            .any(|name| distance(name) <= 3)
 }
 
 fn tables(typed: &[String], faults: &mut Vec<ConfigFault>) -> Vec<TableName> {
@@ -294,9 +305,28 @@ mod tests {
             faults[0]
                 .hint
                 .as_deref()
-                .is_some_and(|hint| hint.contains("tailpost mysql"))
+                .is_some_and(|hint| hint.contains("not read yet"))
         );
         assert!(!format!("{faults:?}").contains("canary"));
+    }
+
+    #[test]
+    fn a_slip_of_the_scheme_finds_postgres_and_another_scheme_does_not() {
+        let hint = |source| {
+            let faults = PgConfig::parse(&args(source), "box", &Bare).expect_err("no scheme");
+            faults[0].hint.clone().unwrap_or_default()
+        };
+        for slip in [
+            "psotgres://h/d",
+            "postgre://h/d",
+            "pgsql://h/d",
+            "postgressql://h/d",
+        ] {
+            let near = slip != "pgsql://h/d";
+            assert_eq!(hint(slip).contains("did you mean postgres://?"), near, "{slip}");
+        }
+        assert!(!hint("http://h/d").contains("did you mean"));
+        assert!(!hint("postgres").contains("did you mean"));
     }
 
     #[test]

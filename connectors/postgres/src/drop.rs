@@ -5,6 +5,8 @@ use tailpost_database::postgres::SqlSession;
 use tailpost_pgoutput::quote::{quote_identifier, quote_literal};
 
 use crate::PgError;
+use crate::catalog::{Field, row};
+use crate::check::Role;
 use crate::config::PgConfig;
 use crate::preflight::Server;
 use crate::publication;
@@ -20,13 +22,45 @@ pub struct DropPlan {
     pub kept: Vec<String>,
 }
 
-/// Finds what `config` names, and judges whether it may go.
+/// Why nothing is dropped.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum DropFault {
+    /// The publication would be left over, and the slot be gone.
+    #[error("role {role:?} cannot drop publication {publication:?}: it belongs to role {owner:?}")]
+    NotOwner {
+        /// The session's role.
+        role: String,
+        /// Which publication.
+        publication: String,
+        /// Whose it is.
+        owner: String,
+    },
+}
+
+impl DropFault {
+    /// The sentence that tells how to mend it.
+    pub fn hint(&self) -> String {
+        match self {
+            Self::NotOwner {
+                publication, owner, ..
+            } => format!(
+                "nothing was dropped: run drop as role {owner:?} with REPLICATION, or as a superuser; or let one of them \
+                 run DROP PUBLICATION {} and run drop again",
+                quote_identifier(publication)
+            ),
+        }
+    }
+}
+
+/// Finds what `config` names, and judges whether it may go and whether the role may drop all of it: a plan that would
+/// break off half-way is refused.
 ///
 /// # Errors
-/// [`PgError::SlotBusy`] while somebody streams from the slot; a slot that is not ours ([`SlotFault`]); what the queries
-/// raise.
+/// [`PgError::SlotBusy`] while somebody streams from the slot; a slot that is not ours ([`SlotFault`]); a role that may
+/// not drop the slot ([`crate::preflight::ServerFault`]) or the publication ([`DropFault`]); what the queries raise.
 pub async fn plan(sql: &SqlSession, config: &PgConfig) -> Result<DropPlan, PgError> {
     let server = Server::read(sql).await?;
+    let role = Role::read(sql).await?;
     let mut plan = DropPlan::default();
     match slot::read(sql, &config.slot, server.version_num).await? {
         None => plan.kept.push(format!("slot {} does not exist", config.slot)),
@@ -45,6 +79,7 @@ pub async fn plan(sql: &SqlSession, config: &PgConfig) -> Result<DropPlan, PgErr
             if let Some(fault) = slot.faults(&server.database).into_iter().find(foreign) {
                 return Err(fault.into());
             }
+            role.judge()?;
             let statement = format!(
                 "SELECT pg_catalog.pg_drop_replication_slot({})",
                 quote_literal(&slot.name)
@@ -52,7 +87,7 @@ pub async fn plan(sql: &SqlSession, config: &PgConfig) -> Result<DropPlan, PgErr
             plan.steps.push((format!("slot {}", slot.name), statement));
         }
     }
-    publications(sql, config, &server, &mut plan).await?;
+    publications(sql, config, &server, &role, &mut plan).await?;
     Ok(plan)
 }
 
@@ -60,6 +95,7 @@ async fn publications(
     sql: &SqlSession,
     config: &PgConfig,
     server: &Server,
+    role: &Role,
     plan: &mut DropPlan,
 ) -> Result<(), PgError> {
     let there = publication::read(sql, &config.publications, server.version_num).await?;
@@ -91,11 +127,29 @@ async fn publications(
             plan.kept
                 .push(format!("publication {name} stays: it covers {what} too"));
         } else {
+            owned(sql, name, role).await?;
             let statement = format!("DROP PUBLICATION {}", quote_identifier(name));
             plan.steps.push((format!("publication {name}"), statement));
         }
     }
     Ok(())
+}
+
+/// Refuses a publication that the role may not drop.
+async fn owned(sql: &SqlSession, publication: &str, role: &Role) -> Result<(), PgError> {
+    const OWNER: &str = "
+        SELECT pg_catalog.pg_has_role(p.pubowner, 'USAGE'), pg_catalog.pg_get_userbyid(p.pubowner)::text
+          FROM pg_catalog.pg_publication p WHERE p.pubname = $1::text::pg_catalog.name";
+    let row = row(sql, OWNER, &[&publication]).await?;
+    if role.superuser || row.field(0)? {
+        return Ok(());
+    }
+    Err(DropFault::NotOwner {
+        role: role.name.clone(),
+        publication: publication.to_owned(),
+        owner: row.field(1)?,
+    }
+    .into())
 }
 
 /// Schema and name of every relation of our tables that still exists.
@@ -117,22 +171,14 @@ async fn ours(sql: &SqlSession, config: &PgConfig) -> Result<Vec<(String, String
     Ok(ours)
 }
 
-/// Drops, in order, once `agree` has said yes to the plan. Returns whether it did.
+/// Drops, in order, telling `done` after each step.
 ///
 /// # Errors
 /// The server's; what was dropped before stays dropped, and a second run goes on.
-pub async fn apply(
-    sql: &SqlSession,
-    plan: &DropPlan,
-    agree: impl FnOnce(&DropPlan) -> bool,
-    mut done: impl FnMut(&str),
-) -> Result<bool, PgError> {
-    if !agree(plan) {
-        return Ok(false);
-    }
+pub async fn apply(sql: &SqlSession, plan: &DropPlan, mut done: impl FnMut(&str)) -> Result<(), PgError> {
     for (what, statement) in &plan.steps {
         sql.client().batch_execute(statement).await?;
         done(what);
     }
-    Ok(true)
+    Ok(())
 }

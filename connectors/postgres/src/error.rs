@@ -11,6 +11,7 @@ use tailpost_pgoutput::{DecodeError, Lsn};
 use tailpost_relay::{Cause, Disposition, Failure};
 
 use crate::backfill::BackfillFault;
+use crate::drop::DropFault;
 use crate::init::InitFault;
 use crate::offset::OffsetFault;
 use crate::preflight::ServerFault;
@@ -24,6 +25,12 @@ pub use server::{During, ServerError};
 
 /// How long to stay away from a server that shuts down: coming back sooner arms its shutdown anew.
 const SHUTDOWN_PAUSE: Duration = Duration::from_secs(10);
+
+/// How to go on where the log holds changes that no publication shows: mending it does not change the past.
+pub(crate) const PAST_THE_GAP: &str = "that does not show what was written before: either move past it with `tailpost postgres offset set LSN` (where \
+     offsets are in a file, with --offsets file:PATH; SELECT pg_current_wal_flush_lsn() names an LSN once the publication is \
+     there) and publish the rows of the gap from the table; or `tailpost postgres drop`, then `tailpost postgres init \
+     --backfill`";
 
 /// What went wrong with the source. Names slots, publications, tables, places and settings; never a value of a row, never
 /// a secret.
@@ -136,6 +143,9 @@ pub enum PgError {
     /// `init` refuses.
     #[error(transparent)]
     Init(#[from] InitFault),
+    /// `drop` refuses.
+    #[error(transparent)]
+    Drop(#[from] DropFault),
     /// A backfill came to nothing.
     #[error(transparent)]
     Backfill(#[from] BackfillFault),
@@ -164,8 +174,10 @@ pub enum PgError {
         /// Who.
         holder: String,
     },
-    /// Somebody else moved the slot past the stored position.
-    #[error("slot {slot:?} was advanced to {confirmed} by someone else, past the stored position {stored}")]
+    /// The slot begins after the stored position.
+    #[error(
+        "slot {slot:?} was moved or made anew by someone else: it stands at {confirmed}, past the stored position {stored}"
+    )]
     SlotAdvanced {
         /// Its name.
         slot: String,
@@ -226,6 +238,7 @@ impl PgError {
             | Self::Table(_)
             | Self::Slot(_)
             | Self::Init(_)
+            | Self::Drop(_)
             | Self::Offset(_) => Disposition::Setup,
             // Not mended by waiting: what is written meanwhile is hidden from the slot for good, so somebody must look.
             Self::Publication(_) | Self::PublicationMissing { .. } | Self::Setting { .. } => {
@@ -268,12 +281,13 @@ impl PgError {
             }
             Self::Stuck { lsn, .. } => Some(format!(
                 "a value there is too large for the server to print as text, or its log is damaged; read the server's \
-                 log, publish what follows {lsn} by hand from the table, then move the slot past it with \
-                 pg_replication_slot_advance"
+                 log, publish what follows {lsn} by hand from the table, then move past it with \
+                 `tailpost postgres offset set LSN` (where offsets are in a file, with --offsets file:PATH)"
             )),
             Self::SlotMissing { .. } => Some(
-                "what was committed since the slot was lost is only in the table; create a new slot with \
-                 `tailpost postgres init`, with --backfill to publish the rows of the table"
+                "check --slot and the database in --source; if both are right the slot was dropped, and what was \
+                 committed since is only in the table: create a new slot with `tailpost postgres init`, with --backfill \
+                 to publish the rows of the table"
                     .into(),
             ),
             Self::SlotInvalidated { .. } => Some(
@@ -282,23 +296,22 @@ impl PgError {
                     .into(),
             ),
             Self::SlotAdvanced { confirmed, .. } => Some(format!(
-                "what lies between was not published by this relay; if it was by another, accept {confirmed} with \
-                 `tailpost postgres offset set {confirmed}`"
+                "it was advanced by another consumer, or dropped and made again; what lies between was not published by \
+                 this relay: once it is published (by the other one, by `init --backfill`, or from the table), accept \
+                 the slot's position with `tailpost postgres offset set {confirmed} --offsets file:PATH`"
             )),
             Self::BeyondEnd { .. } => Some(
                 "the server was restored to an earlier time, or is a standby that lagged at its promotion; check what \
-                 it lost, then give a position with `tailpost postgres offset set`"
+                 it lost, then give a position with `tailpost postgres offset set LSN --offsets file:PATH`, or begin anew \
+                 with `tailpost postgres drop` and `tailpost postgres init --backfill`"
                     .into(),
             ),
             Self::IdentityChanged { .. } => {
                 Some("a position of one server means nothing on another; check --source, or start anew with `tailpost postgres init`".into())
             }
-            Self::PublicationMissing { .. } => Some(
-                "the server reads publications as they were at the log's place, so creating it again does not help for \
-                 what was written meanwhile: create it, move the slot past the gap with pg_replication_slot_advance, \
-                 and publish the rows of the gap from the table"
-                    .into(),
-            ),
+            Self::PublicationMissing { .. } => Some(format!(
+                "create it again (`tailpost postgres check` prints the statement); {PAST_THE_GAP}"
+            )),
             Self::Protocol(_) | Self::Decode { .. } | Self::Stream { .. } => {
                 Some("nothing was skipped; report this with the server's version".into())
             }
@@ -308,6 +321,7 @@ impl PgError {
             Self::Publication(fault) => Some(fault.hint()),
             Self::Slot(fault) => Some(fault.hint()),
             Self::Init(fault) => Some(fault.hint()),
+            Self::Drop(fault) => Some(fault.hint()),
             Self::Backfill(fault) => Some(fault.hint()),
             Self::Offset(fault) => Some(fault.hint()),
             Self::Session(_)

@@ -28,6 +28,8 @@ pub struct InitOptions<'a> {
     pub failover: bool,
     /// Publish the rows that are there already.
     pub backfill: bool,
+    /// Nothing is made: a right that the role lacks is a note of the plan, not a fault.
+    pub dry_run: bool,
     /// Columns that the mapping cannot do without.
     pub columns: &'a [String],
 }
@@ -49,6 +51,16 @@ pub enum InitFault {
         /// Its name.
         slot: String,
     },
+    /// The table that `init` makes does not have what the mapping reads.
+    #[error(
+        "table {table} cannot be made: the mapping needs {columns}, which the table that init makes lacks"
+    )]
+    ColumnsNotMade {
+        /// Which table.
+        table: String,
+        /// Which columns.
+        columns: String,
+    },
     /// PostgreSQL before 17.
     #[error("server has version {version}, failover slots need PostgreSQL 17 or later")]
     FailoverVersion {
@@ -68,6 +80,11 @@ impl InitFault {
             }
             Self::BackfillAfterSlot { .. } => {
                 "leave --backfill out to keep the slot; to publish the whole table again, `tailpost postgres drop` first"
+                    .into()
+            }
+            Self::ColumnsNotMade { .. } => {
+                "nothing was made: make the table by hand with these columns and leave --create-table out, or leave \
+                 --preset and --column out, so that the mapping is that of the table that init makes"
                     .into()
             }
             Self::FailoverVersion { .. } => "leave --failover out, or upgrade the server".into(),
@@ -109,6 +126,8 @@ pub enum Step {
 pub struct Plan {
     /// The steps, in order; a [`Step::Backfill`] is the last.
     pub steps: Vec<Step>,
+    /// What keeps this role from doing it; a dry run only.
+    pub notes: Vec<String>,
 }
 
 impl Plan {
@@ -119,7 +138,11 @@ impl Plan {
 
     /// Prints the plan as SQL, for `--dry-run`: every statement, and as comments what stays as it is.
     pub fn render(&self) -> String {
-        let mut text = String::new();
+        let mut text: String = self
+            .notes
+            .iter()
+            .map(|note| format!("-- note: {note}\n"))
+            .collect();
         for step in &self.steps {
             match step {
                 Step::Kept { what } => text.push_str(&format!("-- {what} is there and fits\n")),
@@ -152,7 +175,8 @@ pub async fn plan(sql: &SqlSession, config: &PgConfig, options: &InitOptions<'_>
         .into());
     }
     let role = Role::read(sql).await?;
-    role.judge()?;
+    let mut notes = Vec::new();
+    note(role.judge(), options, &mut notes)?;
     let slot = slot::read(sql, &config.slot, server.version_num).await?;
     let mut steps = Vec::new();
     let (found, missing) = tables(sql, config, options, &mut steps).await?;
@@ -163,14 +187,30 @@ pub async fn plan(sql: &SqlSession, config: &PgConfig, options: &InitOptions<'_>
         role: &role,
         slot: slot.as_ref(),
     };
-    publication
+    if publication
         .plan(&found, &missing, options.columns, &mut steps)
-        .await?;
+        .await?
+    {
+        note(publication.may_publish(&found).await?, options, &mut notes)?;
+    }
     match slot {
         Some(slot) => keep_slot(&slot, &server, options, &mut steps)?,
         None => make_slot(sql, config, options, &found, &mut steps).await?,
     }
-    Ok(Plan { steps })
+    Ok(Plan { steps, notes })
+}
+
+/// Refuses what the role may not do; a dry run, whose statements another role may run, only notes it.
+fn note(
+    judged: Result<(), ServerFault>,
+    options: &InitOptions<'_>,
+    notes: &mut Vec<String>,
+) -> Result<(), PgError> {
+    match judged {
+        Err(fault) if options.dry_run => notes.push(format!("{fault}; {}", fault.hint())),
+        judged => judged?,
+    }
+    Ok(())
 }
 
 /// Runs the plan but for a backfill, telling `done` after each step. It stops at the first error; run again it goes on.
@@ -249,6 +289,7 @@ async fn tables(
                     .trim_end()
                     .trim_end_matches(';')
                     .to_owned();
+                has_columns(name, &statement, options.columns)?;
                 steps.push(Step::Sql { what, statement });
                 missing.push(name.clone());
             }
@@ -262,6 +303,29 @@ async fn tables(
     Ok((set, missing))
 }
 
+/// Refuses a mapping that the table to be made would not fit: what was made would halt the relay at its first event.
+fn has_columns(table: &TableName, statement: &str, columns: &[String]) -> Result<(), InitFault> {
+    let made: Vec<&str> = statement
+        .lines()
+        .filter_map(|line| line.trim_start().split_once(' '))
+        .map(|(first, _)| first)
+        .collect();
+    let lacking: Vec<String> = columns
+        .iter()
+        .filter(|column| !made.contains(&column.as_str()))
+        .map(|column| format!("{column:?}"))
+        .collect();
+    match &lacking[..] {
+        [] => Ok(()),
+        [only] => Err((format!("column {only}"), table)),
+        several => Err((format!("columns {}", several.join(", ")), table)),
+    }
+    .map_err(|(columns, table)| InitFault::ColumnsNotMade {
+        table: table.to_string(),
+        columns,
+    })
+}
+
 /// What planning the publication looks at.
 struct Publishing<'a> {
     sql: &'a SqlSession,
@@ -272,17 +336,18 @@ struct Publishing<'a> {
 }
 
 impl Publishing<'_> {
+    /// Returns whether it is to be made.
     async fn plan(
         &self,
         found: &TableSet,
         missing: &[TableName],
         columns: &[String],
         steps: &mut Vec<Step>,
-    ) -> Result<(), PgError> {
+    ) -> Result<bool, PgError> {
         let names = &self.config.publications;
         let there = publication::read(self.sql, names, self.server.version_num).await?;
         match (&there.found[..], &names[..]) {
-            ([], [only]) => self.make(only, found, missing, steps).await,
+            ([], [only]) => self.make(only, found, missing, steps).map(|()| true),
             _ => {
                 let faults = there.faults(names, found, columns, self.server.version_num);
                 if let Some(fault) = faults.into_iter().next() {
@@ -301,12 +366,12 @@ impl Publishing<'_> {
                 steps.push(Step::Kept {
                     what: format!("publication {}", names.join(", ")),
                 });
-                Ok(())
+                Ok(false)
             }
         }
     }
 
-    async fn make(
+    fn make(
         &self,
         name: &str,
         found: &TableSet,
@@ -320,7 +385,6 @@ impl Publishing<'_> {
             }
             .into());
         }
-        self.may_publish(name, found).await?;
         let tables = found.tables().iter().map(|table| table.root.to_sql());
         let tables = list(tables.chain(missing.iter().map(TableName::to_sql)));
         // Under the root's name the rows of a partition are known even when it is gone by the time they are read.
@@ -339,26 +403,30 @@ impl Publishing<'_> {
         Ok(())
     }
 
-    async fn may_publish(&self, name: &str, tables: &TableSet) -> Result<(), PgError> {
+    /// Whether the role may make the publication of `tables`.
+    async fn may_publish(&self, tables: &TableSet) -> Result<Result<(), ServerFault>, PgError> {
         const OWNER: &str = "
             SELECT pg_catalog.pg_has_role(c.relowner, 'USAGE') FROM pg_catalog.pg_class c WHERE c.oid = $1";
         let refuse = |needs: String| ServerFault::NoPublicationRight {
             role: self.role.name.clone(),
-            publication: name.to_owned(),
+            publication: self.config.publications.first().cloned().unwrap_or_default(),
             needs,
         };
         if self.role.superuser {
-            return Ok(());
+            return Ok(Ok(()));
         }
         if !self.role.creates {
-            return Err(refuse(format!("CREATE on database {:?}", self.server.database)).into());
+            return Ok(Err(refuse(format!(
+                "CREATE on database {:?}",
+                self.server.database
+            ))));
         }
         for table in tables.tables() {
             if !row(self.sql, OWNER, &[&table.root.oid]).await?.field::<bool>(0)? {
-                return Err(refuse(format!("to own table {}", table.root.label())).into());
+                return Ok(Err(refuse(format!("to own table {}", table.root.label()))));
             }
         }
-        Ok(())
+        Ok(Ok(()))
     }
 }
 
@@ -464,6 +532,7 @@ mod tests {
     #[test]
     fn a_dry_run_prints_every_statement_and_what_is_kept() {
         let plan = Plan {
+            notes: vec!["the role lacks a right".into()],
             steps: vec![
                 Step::Kept {
                     what: "table public.ob".into(),
@@ -477,9 +546,28 @@ mod tests {
         };
         assert_eq!(
             plan.render(),
-            "-- table public.ob is there and fits\n-- publication p\nCREATE PUBLICATION \"p\";\n\
+            "-- note: the role lacks a right\n-- table public.ob is there and fits\n-- publication p\nCREATE PUBLICATION \"p\";\n\
              -- slot s: failover (replication session)\nALTER_REPLICATION_SLOT \"s\" (FAILOVER true);\n"
         );
         assert!(!plan.has_backfill());
+    }
+
+    #[test]
+    fn a_mapping_that_the_table_to_be_made_does_not_fit_is_refused_with_the_columns() {
+        let table = TableName {
+            schema: None,
+            name: "ob".into(),
+        };
+        let statement = schema::statements(&table);
+        let columns = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
+        let fits = columns(&["event_id", "aggregate_type", "payload"]);
+        assert_eq!(has_columns(&table, &statement, &fits), Ok(()));
+        let error = has_columns(
+            &table,
+            &statement,
+            &columns(&["payload", "type", "aggregatetype"]),
+        );
+        let text = error.expect_err("two are missing").to_string();
+        assert!(text.contains("columns \"type\", \"aggregatetype\","), "{text}");
     }
 }

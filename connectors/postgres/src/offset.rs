@@ -110,8 +110,19 @@ pub struct OffsetMove {
     pub from: Lsn,
     /// Where it goes.
     pub to: Lsn,
-    /// Inserts into published tables that would never be published; `None` where there are too many to count in time.
-    pub inserts_skipped: Option<u64>,
+    /// Inserts into published tables that would never be published.
+    pub inserts_skipped: Skipped,
+}
+
+/// How many inserts a move skips.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Skipped {
+    /// As many.
+    Inserts(u64),
+    /// Too many to count in time.
+    TooMany,
+    /// Nobody can tell: a publication did not exist at some place between, where the server refuses to decode.
+    Unknown,
 }
 
 impl fmt::Display for OffsetMove {
@@ -123,11 +134,15 @@ impl fmt::Display for OffsetMove {
             self.slot, self.from, self.to
         )?;
         match self.inserts_skipped {
-            Some(0) => write!(f, "; no insert lies between"),
-            Some(count) => write!(f, "; {count} inserts between are never published"),
-            None => write!(
-                f,
-                "; the inserts between, too many to count now, are never published"
+            Skipped::Inserts(0) => f.write_str("; no published insert lies between"),
+            Skipped::Inserts(1) => f.write_str("; 1 insert between is never published"),
+            Skipped::Inserts(count) => write!(f, "; {count} inserts between are never published"),
+            Skipped::TooMany => {
+                f.write_str("; the inserts between, too many to count now, are never published")
+            }
+            Skipped::Unknown => f.write_str(
+                "; the inserts between are never published, and cannot be counted, since a publication did not exist \
+                 there: publish them from the table",
             ),
         }
     }
@@ -212,7 +227,7 @@ pub async fn set(sql: &SqlSession, planned: &OffsetMove) -> Result<Lsn, PgError>
 
 /// Counts the inserts of transactions that are committed before `to`. The server decodes them again for it, within the
 /// session's `statement_timeout`.
-async fn count_inserts(sql: &SqlSession, config: &PgConfig, to: Lsn) -> Result<Option<u64>, PgError> {
+async fn count_inserts(sql: &SqlSession, config: &PgConfig, to: Lsn) -> Result<Skipped, PgError> {
     // A message begins with its tag: I (73) is an insert, C (67) a commit, whose place of commit is in bytes 2 to 9. Only a
     // transaction whose commit lies before `to` is skipped.
     const COUNT: &str = "
@@ -233,8 +248,12 @@ async fn count_inserts(sql: &SqlSession, config: &PgConfig, to: Lsn) -> Result<O
         .query_one(COUNT, &[&config.slot, &PgLsn::from(to.0), &names.join(",")])
         .await
     {
-        Ok(row) => Ok(Some(u64::try_from(row.field::<i64>(0)?).unwrap_or_default())),
-        Err(error) if error.code() == Some(&SqlState::QUERY_CANCELED) => Ok(None),
+        Ok(row) => Ok(Skipped::Inserts(
+            u64::try_from(row.field::<i64>(0)?).unwrap_or_default(),
+        )),
+        Err(error) if error.code() == Some(&SqlState::QUERY_CANCELED) => Ok(Skipped::TooMany),
+        // The slot was found just now, so this names a publication. The move itself decodes nothing, and so works.
+        Err(error) if error.code() == Some(&SqlState::UNDEFINED_OBJECT) => Ok(Skipped::Unknown),
         Err(error) => Err(error.into()),
     }
 }
@@ -252,10 +271,16 @@ mod tests {
             inserts_skipped,
         };
         assert_eq!(
-            planned(Some(3)).to_string(),
+            planned(Skipped::Inserts(3)).to_string(),
             "slot s moves from 0/10 to 0/410 (1.0 KiB of log); 3 inserts between are never published"
         );
-        assert!(planned(Some(0)).to_string().ends_with("no insert lies between"));
-        assert!(planned(None).to_string().contains("too many to count"));
+        for (skipped, words) in [
+            (Skipped::Inserts(0), "no published insert lies between"),
+            (Skipped::Inserts(1), "1 insert between is never published"),
+            (Skipped::TooMany, "too many to count"),
+            (Skipped::Unknown, "cannot be counted"),
+        ] {
+            assert!(planned(skipped).to_string().contains(words), "{skipped:?}");
+        }
     }
 }

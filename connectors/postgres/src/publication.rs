@@ -136,11 +136,9 @@ impl PublicationFault {
     pub fn hint(&self) -> String {
         const BEFORE: &str =
             "what was written meanwhile stays hidden from this slot: publish it from the table";
+        const GAP: &str = crate::error::PAST_THE_GAP;
         match (self, self.statement()) {
-            (Self::Missing { .. }, Some(statement)) => format!(
-                "{statement}; a slot does not see what was written while its publication was missing: a new \
-                 `tailpost postgres init --backfill` publishes it from the table"
-            ),
+            (Self::Missing { .. }, Some(statement)) => format!("{statement}; {GAP}"),
             (_, Some(statement)) => format!("{statement}; {BEFORE}"),
             (Self::ListsDiffer { .. }, None) => {
                 format!("give both publications one column list, or name one of them only; {BEFORE}")

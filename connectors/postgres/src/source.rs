@@ -122,6 +122,8 @@ impl PgSource {
     async fn take_tables(&self, sql: &SqlSession, verified: &Verified) -> Result<(), PgError> {
         let mut tables = self.tables.lock().await;
         if tables.tables().is_empty() {
+            // At the start: later the log says what a table was when a row was written.
+            verified.tables.demand(&self.config.wanted.columns)?;
             *tables = verified.tables.clone();
         } else {
             tables.refresh(sql).await?;

@@ -205,6 +205,14 @@ pub enum TableFault {
         /// What it is.
         persistence: &'static str,
     },
+    /// Columns that the mapping cannot do without are not there.
+    #[error("table {table} has no column {columns}")]
+    Columns {
+        /// Which.
+        table: String,
+        /// The names, separated by commas.
+        columns: String,
+    },
     /// Two `--table`s share a relation.
     #[error("tables {first} and {second} are one table, or one is a partition of the other")]
     Overlap {
@@ -229,6 +237,9 @@ impl TableFault {
                 format!("make its inserts part of the log: ALTER TABLE {table} SET LOGGED")
             }
             Self::Persistence { .. } => "name a permanent table with --table".into(),
+            Self::Columns { .. } => {
+                "name the columns with --column FIELD=COLUMN and in the templates, or choose the --preset that fits the table".into()
+            }
             Self::Overlap { .. } => "name each table once; a partitioned table stands for its partitions".into(),
         }
     }
@@ -243,6 +254,28 @@ pub struct TableSet {
 }
 
 impl TableSet {
+    /// Demands that each table has all of `columns`.
+    ///
+    /// # Errors
+    /// [`TableFault::Columns`] for the first that has not.
+    pub fn demand(&self, columns: &[String]) -> Result<(), TableFault> {
+        for table in &self.tables {
+            let missing = list(
+                columns
+                    .iter()
+                    .filter(|name| table.column(name).is_none())
+                    .cloned(),
+            );
+            if !missing.is_empty() {
+                return Err(TableFault::Columns {
+                    table: table.root.label(),
+                    columns: missing,
+                });
+            }
+        }
+        Ok(())
+    }
+
     /// Whether the relation is one of the tables or of their partitions.
     pub fn matches(&self, schema: &str, name: &str) -> bool {
         self.names.get(schema).is_some_and(|names| names.contains(name))

@@ -190,9 +190,20 @@ fn hint_of_io(path: &Path, error: &io::Error) -> String {
 }
 
 fn hint_of_fault(path: &Path, connector: &str, previous: Option<&Record>, fault: &Fault) -> String {
-    let set = format!("tailpost {connector} offset set");
+    let set = |what: &str| {
+        format!(
+            "`tailpost {connector} offset set {what} --offsets {}`",
+            flag(path)
+        )
+    };
     let first = match fault {
         Fault::Symlink => Some("name the file that it points to".into()),
+        Fault::NotAFile if path.is_dir() => {
+            return format!(
+                "it is a folder: name a file in it, as in --offsets {}",
+                flag(&path.join("offset"))
+            );
+        }
         Fault::NotAFile => Some("name a regular file".into()),
         Fault::Writable { .. } => Some(format!(
             "see who changed it; if nobody did, chmod 600 {}",
@@ -201,22 +212,69 @@ fn hint_of_fault(path: &Path, connector: &str, previous: Option<&Record>, fault:
         Fault::Foreign(_) => Some("give each relay a file of its own".into()),
         Fault::Changed { .. } => Some("see who wrote it".into()),
         Fault::Io(_) => Some("mend what the system reports".into()),
-        Fault::Absent => return format!("set a position by hand: `{set}`"),
+        Fault::Absent => return format!("set a position by hand: {}", set("LSN")),
         Fault::Format(_) | Fault::Position(_) | Fault::Gone => None,
     };
     let second = match previous {
         Some(record) => format!(
-            "the generation before, {} at {}, is intact: `{set} --previous` takes it, and what was published since is \
-             published again",
+            "the generation before, {} at {}, is intact: {} takes it, and what was published since is published \
+             again",
             record.generation,
-            record.position.escape_debug()
+            record.position.escape_debug(),
+            set("--previous")
         ),
         None => {
-            format!("no generation before is intact: restore the file, or set a position by hand: `{set}`")
+            format!(
+                "no generation before is intact: restore the file, or set a position by hand: {}",
+                set("LSN")
+            )
         }
     };
     match first {
         Some(first) => format!("{first}; {second}"),
         None => second,
+    }
+}
+
+/// The file of `path` as a shell takes it: `file:PATH`, in quotes where it needs them. The generation before is kept beside
+/// the offset file, and is never named itself.
+fn flag(path: &Path) -> String {
+    let text = path.display().to_string();
+    let text = text.strip_suffix(".previous").unwrap_or(&text);
+    let plain = |c: char| c.is_ascii_alphanumeric() || "/._-+:@".contains(c);
+    if text.chars().all(plain) {
+        format!("file:{text}")
+    } else {
+        format!(
+            "'file:{}'",
+            text.escape_debug().to_string().replace("\\'", "'\\''")
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_names_the_file_so_that_a_shell_takes_it() {
+        for (path, word) in [
+            ("/var/lib/tailpost/orders", "file:/var/lib/tailpost/orders"),
+            ("/data/orders.previous", "file:/data/orders"),
+            ("/my data/or'ders", r"'file:/my data/or'\''ders'"),
+            ("/a\nb", r"'file:/a\nb'"),
+        ] {
+            assert_eq!(flag(Path::new(path)), word);
+        }
+    }
+
+    #[test]
+    fn a_folder_in_place_of_the_file_is_told() {
+        let folder = std::env::temp_dir();
+        let hint = hint_of_fault(&folder, "postgres", None, &Fault::NotAFile);
+        assert!(
+            hint.contains("it is a folder") && hint.contains("--offsets"),
+            "{hint}"
+        );
     }
 }

@@ -91,6 +91,7 @@ async fn sink(url: &str, count: u64, window: u64) -> Outcomes {
     let options = SinkOptions {
         connection_name: "tailpost/flood".into(),
         max_message_bytes: 1 << 24,
+        exchange: None,
     };
     let mut sink = RabbitSink::new(urls, options);
     sink.connect().await?;

@@ -82,6 +82,7 @@ async fn payloads_and_passwords_are_logged_by_silenced_targets_only() {
     let options = SinkOptions {
         connection_name: "tailpost/test".into(),
         max_message_bytes: 1 << 20,
+        exchange: None,
     };
     let mut sink = RabbitSink::new(BrokerUrls::parse(&url).unwrap(), options);
     let (connected, mut broker) = tokio::join!(sink.connect(), port.accept(131_072));

@@ -11,6 +11,7 @@ use crate::error::SinkError;
 use crate::generation::Generation;
 use crate::greeting::Greeting;
 use crate::properties::{self, DEFAULT_FRAME_MAX};
+use crate::topology;
 use crate::url::{BrokerUrl, BrokerUrls};
 
 /// How the sink behaves.
@@ -20,6 +21,9 @@ pub struct SinkOptions {
     pub connection_name: String,
     /// Largest body, in bytes; a larger one is refused before it is sent.
     pub max_message_bytes: usize,
+    /// The exchange, where all messages go to one: looked up at each connect, so that a wrong one is known before the first
+    /// event. `None` where it depends on the event.
+    pub exchange: Option<String>,
 }
 
 /// Publishes to RabbitMQ over AMQP 0-9-1: one connection and one channel at a time, publisher confirms, `mandatory`,
@@ -51,6 +55,9 @@ impl RabbitSink {
         self.turn = turn.wrapping_add(1);
         let url = self.urls.at(turn).await?;
         let link = Link::open(&url, &self.options.connection_name).await?;
+        if let Some(exchange) = &self.options.exchange {
+            topology::look_up(&link, exchange).await?;
+        }
         let greeting = link.greeting.clone();
         let generation = Generation::open(link).await?;
         self.introduce(&url, greeting);

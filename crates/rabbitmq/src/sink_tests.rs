@@ -33,6 +33,7 @@ async fn connected_with(frame_max: u32) -> (RabbitSink, Broker) {
     let options = SinkOptions {
         connection_name: "tailpost/test".into(),
         max_message_bytes: 1 << 20,
+        exchange: None,
     };
     let mut sink = RabbitSink::new(BrokerUrls::parse(&port.url()).unwrap(), options);
     let (connected, broker) = tokio::join!(sink.connect(), port.accept(frame_max));
@@ -267,6 +268,7 @@ async fn next_connect_takes_the_next_url_and_drops_the_old_connection() {
     let options = SinkOptions {
         connection_name: "tailpost/test".into(),
         max_message_bytes: 1 << 20,
+        exchange: None,
     };
     let mut sink = RabbitSink::new(urls, options);
     let (connected, first) = tokio::join!(sink.connect(), one.accept(FRAME_MAX));

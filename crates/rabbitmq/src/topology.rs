@@ -69,25 +69,53 @@ async fn declare(
         exchange: exchange.to_owned(),
         text: text.to_owned(),
     };
-    let name = short(exchange).map_err(|_| refused("its name is longer than 255 bytes"))?;
+    short(exchange).map_err(|_| too_long(exchange))?;
     if let ExchangeKind::Custom(kind) = &kind
         && short(kind).is_err()
     {
         return Err(refused("its type is longer than 255 bytes"));
     }
     let link = first_that_answers(urls).await?;
+    let result = declare_on(&link, exchange, kind, options).await;
+    link.close().await;
+    result
+}
+
+/// Demands that `exchange` exists, on a channel of its own.
+pub(crate) async fn look_up(link: &Link, exchange: &str) -> Result<(), SinkError> {
+    let options = ExchangeDeclareOptions {
+        passive: true,
+        ..ExchangeDeclareOptions::default()
+    };
+    declare_on(link, exchange, ExchangeKind::Direct, options).await
+}
+
+/// The default exchange is always there, and cannot be asked for.
+async fn declare_on(
+    link: &Link,
+    exchange: &str,
+    kind: ExchangeKind,
+    options: ExchangeDeclareOptions,
+) -> Result<(), SinkError> {
+    if exchange.is_empty() {
+        return Ok(());
+    }
+    let name = short(exchange).map_err(|_| too_long(exchange))?;
     let work = async {
-        if exchange.is_empty() {
-            return Ok(());
-        }
         let channel: Channel = link.connection.create_channel().await?;
         channel
             .exchange_declare(name, kind, options, FieldTable::default())
             .await
     };
     let result = link.deadline.keep("the declaration", work).await?;
-    link.close().await;
     result.map_err(|error| SinkError::declaring(exchange, error))
+}
+
+fn too_long(exchange: &str) -> SinkError {
+    SinkError::Declare {
+        exchange: exchange.to_owned(),
+        text: "its name is longer than 255 bytes".to_owned(),
+    }
 }
 
 async fn first_that_answers(urls: &BrokerUrls) -> Result<Link, SinkError> {

@@ -498,16 +498,22 @@ impl<P: Position> Core<P> {
         if !at_max_ahead && !budget_exhausted {
             return None;
         }
-        let event = self.tracker.oldest()?;
-        let trouble = event.trouble.as_ref()?;
+        let trouble = self.trouble()?;
         let bound = if at_max_ahead {
             "--max-ahead"
         } else {
             "--in-flight-bytes"
         };
+        Some(format!("intake stopped at {bound}: {trouble}"))
+    }
+
+    /// What keeps the oldest unsettled event from being settled, where the broker returned or refused it.
+    pub(crate) fn trouble(&self) -> Option<String> {
+        let event = self.tracker.oldest()?;
+        let trouble = event.trouble.as_ref()?;
         let (label, place, tries) = (&event.label, position_of(&event.message), event.failures);
         Some(format!(
-            "intake stopped at {bound}: aggregate {label} holds, its event at {place} was tried {tries} times ({trouble})"
+            "aggregate {label} holds, its event at {place} was tried {tries} times ({trouble})"
         ))
     }
 

@@ -80,7 +80,9 @@ pub struct State {
     pub halted: Option<String>,
     /// A stop was asked for; what is in flight is waited for.
     pub draining: bool,
-    /// Since when something has been in flight without a break.
+    /// What keeps the oldest unsettled event from being settled, where the broker returned or refused it.
+    pub trouble: Option<String>,
+    /// Since when something has been unsettled without a break.
     pub busy_since: Option<Instant>,
     /// When the broker last confirmed.
     pub last_confirm: Option<Instant>,
@@ -157,7 +159,7 @@ impl Progress {
     }
 
     /// Decides readiness. A standby is ready, so that a rolling update goes on. `stall_after` bounds how long something
-    /// may be in flight without any confirm.
+    /// may be unsettled without any confirm.
     pub fn readiness(&self, stall_after: Duration) -> Readiness {
         let state = self.state();
         if let (Link::Standby { holder }, None) = (&state.source, &state.halted) {
@@ -168,7 +170,7 @@ impl Progress {
                 reason: None,
             };
         }
-        let reason = not_ready(&state, self.in_flight.value(), stall_after);
+        let reason = not_ready(&state, stall_after);
         Readiness {
             ready: reason.is_none(),
             role: "active",
@@ -178,7 +180,7 @@ impl Progress {
     }
 }
 
-fn not_ready(state: &State, in_flight: u64, stall_after: Duration) -> Option<String> {
+fn not_ready(state: &State, stall_after: Duration) -> Option<String> {
     if let Some(why) = &state.halted {
         return Some(format!("halted: {why}"));
     }
@@ -206,5 +208,12 @@ fn not_ready(state: &State, in_flight: u64, stall_after: Duration) -> Option<Str
         (Some(busy), None) => busy.elapsed() > stall_after,
         (None, _) => false,
     };
-    (in_flight > 0 && silent).then(|| format!("nothing was confirmed for {} s", stall_after.as_secs()))
+    if !silent {
+        return None;
+    }
+    let silence = format!("nothing was confirmed for {} s", stall_after.as_secs());
+    Some(match &state.trouble {
+        Some(trouble) => format!("{silence}: {trouble}"),
+        None => silence,
+    })
 }

@@ -305,6 +305,32 @@ async fn a_standby_is_ready_and_names_the_holder() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn law_10_a_position_is_stored_only_where_no_transaction_is_open() {
+    let mut setup = Setup::start(Options::default(), Some(0));
+    setup.script.send(vec![
+        begin(),
+        row(1, 1),
+        Item::Keepalive {
+            position: 5,
+            urgent: true,
+        },
+        row(2, 2),
+    ]);
+    for _ in 0..2 {
+        let seq = setup.broker.published().await;
+        setup.broker.confirm(seq);
+    }
+    sleep(Duration::from_secs(60)).await;
+    assert_eq!(
+        setup.reported(),
+        Some(0),
+        "all is confirmed, and the transaction is open"
+    );
+    setup.script.send(vec![end(10)]);
+    setup.wait_reported(10).await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_stop_ends_at_the_drain_time_out_also_when_the_reader_waits_for_memory() {
     let options = Options {
         in_flight_bytes: 4 << 10,

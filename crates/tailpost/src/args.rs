@@ -26,7 +26,7 @@ const AFTER_HELP: &str = "First steps:
   tailpost postgres check --source URL
   tailpost postgres run --source URL --broker URL
 
-Exit status: 0 done or drained; 1 unexpected, or check found faults; 2 command line; 65 an event cannot be published;
+Exit status: 0 done or drained; 1 unexpected, or check found faults; 2 command line; 65 an event cannot be published; \
 66 the position is gone; 74 offset unreadable; 75 stopped before all was confirmed (safe: it repeats); 78 wrong set-up.";
 
 #[derive(Debug, Subcommand)]
@@ -252,17 +252,22 @@ pub(crate) struct StateArgs {
 #[command(next_help_heading = "Flow")]
 pub(crate) struct FlowArgs {
     /// Order of first deliveries: of each aggregate (also across retries), or of all commits (across reconnects only)
-    #[arg(long, value_name = "ORDER", env = "TAILPOST_ORDER", value_enum, default_value_t = OrderArg::Aggregate)]
-    pub(crate) order: OrderArg,
+    #[arg(
+        long,
+        value_name = "ORDER",
+        env = "TAILPOST_ORDER",
+        default_value = "aggregate"
+    )]
+    pub(crate) order: String,
 
     /// Events published and not yet answered, at most
     #[arg(
         long,
         value_name = "EVENTS",
         env = "TAILPOST_IN_FLIGHT",
-        default_value_t = 1000
+        default_value = "1000"
     )]
-    pub(crate) in_flight: usize,
+    pub(crate) in_flight: String,
 
     /// Memory for events read and not yet confirmed; the source waits at this bound
     #[arg(
@@ -278,9 +283,9 @@ pub(crate) struct FlowArgs {
         long,
         value_name = "EVENTS",
         env = "TAILPOST_MAX_AHEAD",
-        default_value_t = 100_000
+        default_value = "100000"
     )]
-    pub(crate) max_ahead: usize,
+    pub(crate) max_ahead: String,
 
     /// How long a confirm may take before the connection is given up and all unconfirmed is sent again
     #[arg(
@@ -300,7 +305,7 @@ pub(crate) struct FlowArgs {
     )]
     pub(crate) drain_timeout: String,
 
-    /// Unready when something is in flight and nothing was confirmed for this long
+    /// Unready when something is unsettled and nothing was confirmed for this long
     #[arg(
         long,
         value_name = "DURATION",
@@ -324,16 +329,26 @@ pub(crate) enum OrderArg {
 #[command(next_help_heading = "Policy")]
 pub(crate) struct PolicyArgs {
     /// A message that no queue takes: retry (hold its aggregate and try again for ever)
-    #[arg(long, value_name = "POLICY", env = "TAILPOST_ON_UNROUTABLE", value_enum, default_value_t = OnUnroutableArg::Retry)]
-    pub(crate) on_unroutable: OnUnroutableArg,
+    #[arg(
+        long,
+        value_name = "POLICY",
+        env = "TAILPOST_ON_UNROUTABLE",
+        default_value = "retry"
+    )]
+    pub(crate) on_unroutable: String,
 
     /// An event that can never be published: halt (stop before it and say why)
-    #[arg(long, value_name = "POLICY", env = "TAILPOST_ON_POISON", value_enum, default_value_t = OnPoisonArg::Halt)]
-    pub(crate) on_poison: OnPoisonArg,
+    #[arg(
+        long,
+        value_name = "POLICY",
+        env = "TAILPOST_ON_POISON",
+        default_value = "halt"
+    )]
+    pub(crate) on_poison: String,
 
     /// A halt: exit with its status, or stay up, unready, until it is stopped
-    #[arg(long, value_name = "POLICY", env = "TAILPOST_ON_HALT", value_enum, default_value_t = OnHaltArg::Exit)]
-    pub(crate) on_halt: OnHaltArg,
+    #[arg(long, value_name = "POLICY", env = "TAILPOST_ON_HALT", default_value = "exit")]
+    pub(crate) on_halt: String,
 }
 
 /// What to do with an unroutable message.
@@ -385,9 +400,14 @@ pub(crate) struct LogArgs {
     #[arg(long, value_name = "FILTER", env = "TAILPOST_LOG", default_value = "info")]
     pub(crate) log: String,
 
-    /// How it is logged
-    #[arg(long, value_name = "FORMAT", env = "TAILPOST_LOG_FORMAT", value_enum, default_value_t = LogFormatArg::Text)]
-    pub(crate) log_format: LogFormatArg,
+    /// How it is logged: text or json
+    #[arg(
+        long,
+        value_name = "FORMAT",
+        env = "TAILPOST_LOG_FORMAT",
+        default_value = "text"
+    )]
+    pub(crate) log_format: String,
 }
 
 /// Form of the log.

@@ -7,6 +7,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use bytesize::ByteSize;
+use clap::ValueEnum;
 use tailpost_database::SystemEnvironment;
 use tailpost_outbox::{Mapper, MappingConfig, Template};
 use tailpost_postgres::PgConfig;
@@ -83,10 +84,27 @@ impl Faults {
         parsed
     }
 
-    fn at_least_one(&mut self, flag: &str, value: usize) {
-        if value == 0 {
-            self.add(flag, "0 lets nothing through; give at least 1");
+    fn count(&mut self, flag: &str, text: &str) -> Option<usize> {
+        let count = text.parse().ok().filter(|count| *count > 0);
+        if count.is_none() {
+            self.add(flag, format_args!("{text:?} is no number; give at least 1"));
         }
+        count
+    }
+
+    fn choice<T: ValueEnum>(&mut self, flag: &str, text: &str) -> Option<T> {
+        let chosen = T::from_str(text, false).ok();
+        if chosen.is_none() {
+            let all = T::value_variants()
+                .iter()
+                .filter_map(ValueEnum::to_possible_value);
+            let all: Vec<String> = all.map(|value| value.get_name().to_owned()).collect();
+            self.add(
+                flag,
+                format_args!("unknown value {text:?}; write one of: {}", all.join(", ")),
+            );
+        }
+        chosen
     }
 }
 
@@ -192,31 +210,41 @@ pub(crate) fn max_message_bytes(args: &MessageArgs, faults: &mut Faults) -> Opti
 
 /// Bounds and policies.
 pub(crate) fn options(flow: &FlowArgs, policy: Option<&PolicyArgs>, faults: &mut Faults) -> Option<Options> {
-    faults.at_least_one("--in-flight", flow.in_flight);
-    faults.at_least_one("--max-ahead", flow.max_ahead);
+    let order = faults.choice("--order", &flow.order);
+    let in_flight = faults.count("--in-flight", &flow.in_flight);
+    let max_ahead = faults.count("--max-ahead", &flow.max_ahead);
     let in_flight_bytes = faults.bytes("--in-flight-bytes", &flow.in_flight_bytes);
     let confirm_timeout = faults.duration("--confirm-timeout", &flow.confirm_timeout);
     let drain_timeout = faults.duration("--drain-timeout", &flow.drain_timeout);
-    // One policy each until the others come; the match makes the next one a decision here.
-    if let Some(policy) = policy {
-        match (policy.on_unroutable, policy.on_poison) {
-            (OnUnroutableArg::Retry, OnPoisonArg::Halt) => {}
-        }
-    }
+    let on_halt = match policy {
+        Some(policy) => on_halt(policy, faults),
+        None => Some(OnHalt::Exit),
+    };
     Some(Options {
-        order: match flow.order {
+        order: match order? {
             OrderArg::Aggregate => Order::Aggregate,
             OrderArg::Commit => Order::Commit,
         },
-        in_flight: flow.in_flight,
+        in_flight: in_flight?,
         in_flight_bytes: in_flight_bytes?,
-        max_ahead: flow.max_ahead,
+        max_ahead: max_ahead?,
         confirm_timeout: confirm_timeout?,
         drain_timeout: drain_timeout?,
-        on_halt: match policy.map(|policy| policy.on_halt) {
-            Some(OnHaltArg::Stay) => OnHalt::Stay,
-            Some(OnHaltArg::Exit) | None => OnHalt::Exit,
-        },
+        on_halt: on_halt?,
+    })
+}
+
+fn on_halt(policy: &PolicyArgs, faults: &mut Faults) -> Option<OnHalt> {
+    let on_unroutable = faults.choice("--on-unroutable", &policy.on_unroutable);
+    let on_poison = faults.choice("--on-poison", &policy.on_poison);
+    let on_halt = faults.choice("--on-halt", &policy.on_halt);
+    // One policy each until the others come; the match makes the next one a decision here.
+    match (on_unroutable?, on_poison?) {
+        (OnUnroutableArg::Retry, OnPoisonArg::Halt) => {}
+    }
+    Some(match on_halt? {
+        OnHaltArg::Stay => OnHalt::Stay,
+        OnHaltArg::Exit => OnHalt::Exit,
     })
 }
 
@@ -280,9 +308,9 @@ pub(crate) fn listen(args: &RunArgs, faults: &mut Faults) -> Option<Option<Socke
 
 /// Starts logging.
 pub(crate) fn start_logs(args: &LogArgs, faults: &mut Faults) {
-    let format = match args.log_format {
-        LogFormatArg::Text => LogFormat::Text,
-        LogFormatArg::Json => LogFormat::Json,
+    let format = match faults.choice("--log-format", &args.log_format) {
+        Some(LogFormatArg::Json) => LogFormat::Json,
+        Some(LogFormatArg::Text) | None => LogFormat::Text,
     };
     if let Err(error) = tailpost_telemetry::init(&args.log, format, tailpost_rabbitmq::SILENCED_TARGETS) {
         faults.add("--log", error);

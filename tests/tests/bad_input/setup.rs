@@ -3,10 +3,11 @@
 use std::net::TcpListener;
 
 use anyhow::{Context, Result, ensure};
+use tailpost_testkit::consumer::{QueueKind, declare};
 use tailpost_testkit::servers::{kinds, unique_name};
 use tailpost_testkit::wait::until;
 use tailpost_testkit::{Postgres, Tailpost, shared_postgres, shared_rabbit};
-use tailpost_tests::{LONG, Scene};
+use tailpost_tests::{LONG, QUEUE, Scene};
 
 use crate::{assert_words, ends, event, prepared, run_as, run_ends, verb_as};
 
@@ -227,6 +228,7 @@ async fn a_set_up_that_is_wrong_at_the_start_ends_with_78_and_names_what_mends_i
 async fn a_server_that_logs_no_rows_is_refused_by_every_verb_with_the_setting_to_change() -> Result<()> {
     let postgres = Postgres::start(&kinds()?.postgres, &["-c", "wal_level=replica"]).await?;
     let scene = Scene::on(&postgres, &shared_rabbit().await?).await?;
+    declare(&scene.vhost.url(), "events", QUEUE, QueueKind::Classic, &["#"]).await?;
     let words = ["wal_level", "ALTER SYSTEM SET wal_level = logical", "restart"];
     run_ends(&scene, &[], 78, &words).await?;
     for (verb, code) in [("init", 78), ("check", 1), ("peek", 78), ("offset show", 78)] {

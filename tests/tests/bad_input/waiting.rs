@@ -5,9 +5,10 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 use tailpost_testkit::Tailpost;
+use tailpost_testkit::consumer::{QueueKind, declare};
 use tailpost_testkit::ports::free_address;
 use tailpost_testkit::wait::until;
-use tailpost_tests::{LONG, Scene};
+use tailpost_tests::{LONG, QUEUE, Scene};
 use tokio::time::{Instant, sleep};
 
 use crate::{arrived, assert_words, event, prepared, run_as, unsent, verb_as};
@@ -78,6 +79,8 @@ async fn with_on_halt_stay_it_stays_up_unready_with_the_reason_and_its_walsender
 #[tokio::test(flavor = "multi_thread")]
 async fn with_on_halt_stay_a_wrong_set_up_stays_up_too_until_it_is_stopped() -> Result<()> {
     let scene = Scene::shared().await?;
+    // The broker is as it should be, so that the slot is the one fault.
+    declare(&scene.vhost.url(), "events", QUEUE, QueueKind::Classic, &["#"]).await?;
     let mut tailpost = scene.run(&["--on-halt", "stay"])?;
     unready(
         &mut tailpost,

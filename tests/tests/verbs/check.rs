@@ -76,7 +76,7 @@ fn statements(report: &str) -> Vec<String> {
             .peek()
             .and_then(|next| next.trim_start().strip_prefix("-> "));
         if let (true, Some(mend)) = (line.starts_with("fault"), mend) {
-            let end = ["; what was written", "; a slot does not see"]
+            let end = ["; what was written", "; that does not show"]
                 .iter()
                 .find_map(|after| mend.find(after))
                 .unwrap_or(mend.len());

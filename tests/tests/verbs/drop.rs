@@ -3,7 +3,7 @@
 use anyhow::{Result, ensure};
 use tailpost_tests::LONG;
 
-use crate::{assert_code, inventory, prepared};
+use crate::{assert_code, inventory, prepared, verb_as, with_role};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn drop_refuses_without_a_terminal_and_while_a_relay_runs_and_then_drops_all_but_the_table()
@@ -12,13 +12,26 @@ async fn drop_refuses_without_a_terminal_and_while_a_relay_runs_and_then_drops_a
     let things = inventory(&scene).await?;
     assert_code(
         &scene.verb("drop", &[]).await?,
-        1,
-        &["--yes", "pg_drop_replication_slot", "DROP PUBLICATION"],
+        2,
+        &[
+            "error: What was not",
+            "--yes",
+            "pg_drop_replication_slot",
+            "DROP PUBLICATION",
+        ],
     )?;
     ensure!(inventory(&scene).await? == things, "dropped without a yes");
     let mut tailpost = scene.run_ready(&[]).await?;
     let busy = scene.verb("drop", &["--yes"]).await?;
-    assert_code(&busy, 1, &["in use by", &format!("tailpost/{}@", scene.slot)])?;
+    assert_code(
+        &busy,
+        1,
+        &[
+            "in use by",
+            &format!("tailpost/{}@", scene.slot),
+            "stop the relay first",
+        ],
+    )?;
     ensure!(
         inventory(&scene).await? == things,
         "dropped under a running relay"
@@ -67,4 +80,38 @@ async fn drop_keeps_a_publication_that_covers_other_tables_and_a_slot_that_is_no
         "a foreign slot was dropped"
     );
     Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn drop_by_a_role_that_may_not_drop_all_of_it_drops_nothing_and_names_who_may() -> Result<()> {
+    let scene = prepared().await?;
+    let things = inventory(&scene).await?;
+    with_role(&scene, "", async |role| {
+        let refused = verb_as(&scene, role, "drop", &["--yes"]).await?;
+        assert_code(&refused, 78, &[role, "REPLICATION"])?;
+        ensure!(inventory(&scene).await? == things);
+        Ok(())
+    })
+    .await?;
+    with_role(&scene, "REPLICATION", async |role| {
+        let refused = verb_as(&scene, role, "drop", &["--yes"]).await?;
+        let statement = format!("DROP PUBLICATION \"{}\"", scene.slot);
+        let words = [
+            role,
+            "belongs to role \"postgres\"",
+            "nothing was dropped",
+            &statement,
+        ];
+        assert_code(&refused, 78, &words)?;
+        ensure!(
+            !refused.stderr.contains("ALTER ROLE") && inventory(&scene).await? == things,
+            "{}",
+            refused.stderr
+        );
+        // What it names works: the owner's statement, and the rest by this role.
+        scene.database.execute(&statement).await?;
+        let dropped = verb_as(&scene, role, "drop", &["--yes"]).await?;
+        assert_code(&dropped, 0, &["dropped slot"])
+    })
+    .await
 }

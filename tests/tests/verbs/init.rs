@@ -7,7 +7,7 @@ use tailpost_testkit::{Consumer, Proxy, Tailpost, Writer, WriterOptions, check, 
 use tailpost_tests::load::Rows;
 use tailpost_tests::{LONG, QUEUE, Scene};
 
-use crate::{assert_code, bare, confirmed_flush, event, inventory, one_text};
+use crate::{assert_code, bare, confirmed_flush, event, inventory, one_text, verb_as, with_role};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn init_makes_what_is_missing_and_a_second_run_leaves_all_as_it_is() -> Result<()> {
@@ -113,6 +113,66 @@ async fn init_refuses_a_slot_that_is_older_than_its_publication() -> Result<()> 
         .verb("init", &["--backfill", "--broker", &scene.vhost.url()])
         .await?;
     assert_code(&refused, 78, &["--backfill", "exists already"])
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn init_makes_no_table_that_the_mapping_does_not_fit_and_none_in_a_schema_that_is_missing() -> Result<()>
+{
+    let scene = Scene::shared().await?;
+    for more in [&[][..], &["--dry-run"]] {
+        let args = [&["--create-table", "--preset", "debezium"], more].concat();
+        let refused = scene.verb("init", &args).await?;
+        let words = ["cannot be made", "\"aggregatetype\"", "\"type\"", "by hand"];
+        assert_code(&refused, 78, &words)?;
+        ensure!(
+            !refused.stderr.contains("\"payload\"") && refused.stdout.is_empty(),
+            "{}{}",
+            refused.stdout,
+            refused.stderr
+        );
+    }
+    let nowhere = scene
+        .verb("init", &["--create-table", "--table", "no_such.outbox_event"])
+        .await?;
+    assert_code(&nowhere, 78, &["create the schema first"])?;
+    ensure!(inventory(&scene).await?.is_empty(), "something was made");
+    // The table of a hand, and the same mapping.
+    let table = "CREATE TABLE outbox_event (id uuid PRIMARY KEY, aggregatetype text NOT NULL, aggregateid text NOT NULL,
+                 type text NOT NULL, payload jsonb)";
+    scene.database.execute(table).await?;
+    scene
+        .verb("init", &["--preset", "debezium"])
+        .await?
+        .success()
+        .map(drop)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn init_dry_run_by_a_role_without_rights_notes_them_and_prints_the_statements() -> Result<()> {
+    let scene = bare().await?;
+    with_role(&scene, "", async |role| {
+        let planned = verb_as(&scene, role, "init", &["--dry-run"]).await?;
+        let words = [
+            "-- note: ",
+            role,
+            "CREATE PUBLICATION",
+            "pg_create_logical_replication_slot",
+        ];
+        assert_code(&planned, 0, &words)?;
+        let notes: Vec<_> = planned
+            .stdout
+            .lines()
+            .filter(|line| line.starts_with("-- note: "))
+            .collect();
+        ensure!(
+            notes.len() == 2 && notes[0].contains("REPLICATION") && notes[1].contains("CREATE on database"),
+            "{notes:?}"
+        );
+        assert_code(&verb_as(&scene, role, "init", &[]).await?, 78, &["REPLICATION"])?;
+        ensure!(inventory(&scene).await? == ["table outbox_event"]);
+        Ok(())
+    })
+    .await
 }
 
 async fn for_backfill(rows: u64) -> Result<(Scene, Consumer)> {

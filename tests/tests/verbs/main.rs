@@ -8,6 +8,7 @@ mod offset;
 mod peek;
 
 use anyhow::{Result, ensure};
+use tailpost_testkit::servers::unique_name;
 use tailpost_testkit::{Ended, Tailpost};
 use tailpost_tests::Scene;
 
@@ -41,6 +42,30 @@ async fn inventory(scene: &Scene) -> Result<Vec<String>> {
                UNION ALL SELECT 'table ' || tablename FROM pg_tables WHERE schemaname = 'public' ORDER BY 1";
     let rows = scene.database.connect().await?.query(sql, &[]).await?;
     Ok(rows.iter().map(|row| row.get(0)).collect())
+}
+
+/// Makes a role with these attributes for `test`, which gets its name.
+async fn with_role(
+    scene: &Scene,
+    attributes: &str,
+    test: impl AsyncFnOnce(&str) -> Result<()>,
+) -> Result<()> {
+    let role = unique_name();
+    let make = format!("CREATE ROLE {role} LOGIN {attributes}");
+    scene.database.execute(&make).await?;
+    let result = test(&role).await;
+    // The server is shared: a role outlives its database.
+    let remove = format!("DROP OWNED BY {role}; DROP ROLE {role}");
+    scene.database.execute(&remove).await?;
+    result
+}
+
+/// A verb of this role.
+async fn verb_as(scene: &Scene, role: &str, verb: &str, extra: &[&str]) -> Result<Ended> {
+    let url = scene.database.url().replace("postgres@", &format!("{role}@"));
+    let mut args = vec!["postgres", verb, "--source", &url, "--slot", &scene.slot];
+    args.extend(extra);
+    Tailpost::command(&args).await
 }
 
 fn event(kind: &str) -> String {

@@ -112,7 +112,7 @@ async fn print_config_shows_what_was_understood_without_secrets_and_without_a_co
         "orders",
         "a, sales.\"B\"",
         "{event_type}",
-        "2097152",
+        "2.0 MiB",
         "commit",
         "file:/tmp/o",
         "1m 30s",

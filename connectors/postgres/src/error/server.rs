@@ -8,7 +8,7 @@ use std::fmt;
 use bytes::Bytes;
 use tailpost_relay::{Cause, Disposition};
 
-use super::SHUTDOWN_PAUSE;
+use super::{PAST_THE_GAP, SHUTDOWN_PAUSE};
 
 /// What the server was asked for when it answered with an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -109,8 +109,8 @@ impl ServerError {
         match self.code.get(..2).unwrap_or_default() {
             // Connection, rollback, resources, limits, operator, system: they pass.
             "08" | "40" | "53" | "54" | "55" | "57" | "58" | "XX" => Disposition::Retry { after: None },
-            // Unsupported, bad value, credentials, no such database, no such name or no right.
-            "0A" | "22" | "28" | "3D" | "42" => Disposition::Setup,
+            // Unsupported, bad value, credentials, no such database, no such schema, no such name or no right.
+            "0A" | "22" | "28" | "3D" | "3F" | "42" => Disposition::Setup,
             _ => Disposition::Retry { after: None },
         }
     }
@@ -119,6 +119,14 @@ impl ServerError {
         matches!(
             self.routine.as_str(),
             "CheckLogicalDecodingRequirements" | "CheckSlotRequirements"
+        )
+    }
+
+    /// Tells that a slot or a replication command was refused, rather than an object of the database.
+    fn is_slot_right(&self) -> bool {
+        matches!(
+            self.routine.as_str(),
+            "check_permissions" | "CheckSlotPermissions" | "InitPostgres"
         )
     }
 
@@ -131,11 +139,15 @@ impl ServerError {
             }
             ("28P01", _) => "check the password",
             ("3D000", _) => "check the database's name in --source",
+            ("3F000", _) => "create the schema first (CREATE SCHEMA), or check --table",
+            ("42501", During::Command) if !self.is_slot_right() => {
+                "run it as the owner of what the text names, or as a superuser, or let one of them grant the right"
+            }
             ("42501", _) => "the role needs REPLICATION and LOGIN",
             ("42704", During::Stream) => {
-                "a publication did not exist when the log was written, and creating it now does not help for that part: \
-                 create it, move the slot past the gap with pg_replication_slot_advance, and publish the rows of the \
-                 gap from the table"
+                return Some(format!(
+                    "a publication did not exist when the log was written; create it again; {PAST_THE_GAP}"
+                ));
             }
             ("42704", During::Start) | ("55000" | "58P01", During::Start | During::Stream) => {
                 "the slot or its log is gone; `tailpost postgres check` says why, `tailpost postgres init --backfill` \
@@ -202,7 +214,7 @@ mod tests {
 
     #[test]
     fn credentials_rights_and_names_are_the_set_up() {
-        for code in ["28000", "28P01", "3D000", "42501", "0A000", "22023"] {
+        for code in ["28000", "28P01", "3D000", "3F000", "42501", "0A000", "22023"] {
             assert_eq!(
                 error(code, "").disposition(During::Connect),
                 Disposition::Setup,
@@ -211,6 +223,18 @@ mod tests {
         }
         let wal_level = error("55000", "CheckLogicalDecodingRequirements");
         assert_eq!(wal_level.disposition(During::Start), Disposition::Setup);
+    }
+
+    #[test]
+    fn a_right_that_is_missing_is_named_by_what_was_refused() {
+        let remedy = |routine, during| error("42501", routine).remedy(during).unwrap_or_default();
+        assert!(remedy("InitPostgres", During::Connect).contains("REPLICATION"));
+        assert!(remedy("CheckSlotPermissions", During::Command).contains("REPLICATION"));
+        let object = remedy("aclcheck_error", During::Command);
+        assert!(
+            object.contains("owner") && !object.contains("REPLICATION"),
+            "{object}"
+        );
     }
 
     #[test]

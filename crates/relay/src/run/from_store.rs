@@ -63,9 +63,10 @@ impl<P: crate::Position, M: FnMut(&Row) -> Result<Mapped, MapError>> Relay<P, M>
         progress.ahead.set(self.core.ahead() as u64);
         let holding = self.core.holding(self.budget.is_exhausted());
         let mut changed = false;
-        let in_flight = self.core.in_flight() > 0;
+        let (busy, trouble) = (self.core.unsettled() > 0, self.core.trouble());
         progress.update(|state| {
-            state.busy_since = state.busy_since.or(Some(Instant::now())).filter(|_| in_flight);
+            state.busy_since = state.busy_since.or(Some(Instant::now())).filter(|_| busy);
+            state.trouble = trouble;
             changed = state.holding.is_none() && holding.is_some();
             state.holding.clone_from(&holding);
         });

@@ -187,10 +187,10 @@ impl<P: crate::Position, M: FnMut(&Row) -> Result<Mapped, MapError>> Relay<P, M>
     }
 
     pub(crate) fn stop(&mut self, intake: &Intake<P>) {
-        tracing::info!(
-            unsettled = self.core.unsettled(),
-            "stopping: waiting for confirms"
-        );
+        if self.halted.is_none() {
+            let unsettled = self.core.unsettled();
+            tracing::info!(unsettled, "stopping: waiting for confirms");
+        }
         self.progress.update(|state| state.draining = true);
         self.stopping = Some(Stopping {
             deadline: Instant::now() + self.options.drain_timeout,

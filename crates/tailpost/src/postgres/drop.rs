@@ -25,15 +25,19 @@ pub(super) async fn execute(command: DropCommand, mut faults: Faults) -> Result<
             .map(|(what, statement)| format!("drop {what}: {statement};\n")),
     );
     print(&text)?;
-    let agree = |_: &drop::DropPlan| {
-        command.drop.yes
-            || agrees("What was not published yet will not be, unless it is published from the table. Drop?")
-    };
-    let mut dropped = Vec::new();
-    let done = drop::apply(&session, &plan, agree, |what| {
-        dropped.push(format!("dropped {what}\n"))
-    })
-    .await?;
-    print(&dropped.concat())?;
-    Ok(if done { Exit::Done } else { Exit::Unexpected })
+    const QUESTION: &str =
+        "What was not published yet will not be, unless it is published from the table. Drop?";
+    if !command.drop.yes && !agrees(QUESTION)? {
+        return Ok(Exit::Unexpected);
+    }
+    // Each as it happens: what a later step meets does not hide what is gone.
+    let mut printed = Ok(());
+    let dropped = drop::apply(&session, &plan, |what| {
+        if printed.is_ok() {
+            printed = print(&format!("dropped {what}\n"));
+        }
+    });
+    dropped.await?;
+    printed?;
+    Ok(Exit::Done)
 }

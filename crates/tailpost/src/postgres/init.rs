@@ -69,6 +69,7 @@ pub(super) async fn execute(command: InitCommand, faults: Faults) -> Result<Exit
         create_table: command.init.create_table,
         failover: command.init.failover,
         backfill: command.init.backfill,
+        dry_run: command.init.dry_run,
         columns: &columns,
     };
     let session = sql(&config.source).await?;
@@ -123,6 +124,7 @@ async fn backfill(config: Config, failover: bool) -> Result<Exit, Error> {
         SinkOptions {
             connection_name: config.source.application_name.clone(),
             max_message_bytes: config.max_message_bytes,
+            exchange: super::run::fixed_exchange(&config.mapper),
         },
     );
     let backfill = Backfill::begin(config.source, config.max_message_bytes).await?;

@@ -11,7 +11,7 @@ use std::io::{self, IsTerminal, Write};
 
 use tailpost_database::postgres::SqlSession;
 use tailpost_postgres::{PgConfig, PgError};
-use tailpost_relay::Failure;
+use tailpost_relay::{Disposition, Failure};
 
 use crate::args::PostgresVerb;
 use crate::config::Faults;
@@ -33,15 +33,19 @@ impl From<Faults> for Error {
     }
 }
 
+/// `run` waits for whoever holds the position; the other verbs end, and say what frees it.
 impl From<Failure> for Error {
-    fn from(failure: Failure) -> Self {
+    fn from(mut failure: Failure) -> Self {
+        if let (Disposition::Standby { .. }, None) = (&failure.disposition, &failure.hint) {
+            failure.hint = Some("stop the relay first".into());
+        }
         Self::Failure(failure)
     }
 }
 
 impl From<PgError> for Error {
     fn from(error: PgError) -> Self {
-        Self::Failure(error.into())
+        Failure::from(error).into()
     }
 }
 
@@ -54,8 +58,8 @@ impl From<io::Error> for Error {
 /// Runs the verb. `faults` are those of the environment, reported with the command line's own.
 pub(crate) async fn execute(verb: PostgresVerb, faults: Faults) -> Result<Exit, Error> {
     match verb {
-        PostgresVerb::Run(command) => run::execute(command, faults).await,
-        PostgresVerb::Init(command) => init::execute(command, faults).await,
+        PostgresVerb::Run(command) => Box::pin(run::execute(command, faults)).await,
+        PostgresVerb::Init(command) => Box::pin(init::execute(command, faults)).await,
         PostgresVerb::Check(command) => check::execute(command, faults).await,
         PostgresVerb::Peek(command) => peek::execute(command, faults).await,
         PostgresVerb::Offset(command) => offset::execute(command, faults).await,
@@ -82,13 +86,15 @@ fn print(text: &str) -> io::Result<()> {
     out.flush()
 }
 
-/// Asks on the terminal. Without one the answer is no, and the way to say yes is named.
-fn agrees(question: &str) -> bool {
+/// Asks on the terminal. Without one it is the command line that is wrong: it lacks the yes.
+fn agrees(question: &str) -> Result<bool, Error> {
     if !io::stdin().is_terminal() {
-        tracing::error!("{question} there is no terminal to ask on; add --yes to agree");
-        return false;
+        let fault = format!("{question} There is no terminal to ask on; add --yes to agree");
+        return Err(Faults::new(vec![fault]).into());
     }
-    let asked = print(&format!("{question} [y/N] "));
+    print(&format!("{question} [y/N] "))?;
     let mut answer = String::new();
-    asked.is_ok() && io::stdin().read_line(&mut answer).is_ok() && matches!(answer.trim(), "y" | "Y" | "yes")
+    // An answer that cannot be read is a no.
+    let read = io::stdin().read_line(&mut answer).is_ok();
+    Ok(read && matches!(answer.trim(), "y" | "Y" | "yes"))
 }

@@ -61,8 +61,14 @@ async fn show(source: &PgConfig, at: &OffsetsAt) -> Result<Exit, Error> {
 fn describe(found: Result<Option<Record>, OffsetError>) -> String {
     match found {
         Ok(Some(record)) => record.position,
-        Ok(None) => "none".into(),
-        Err(error) => Failure::from(error).to_string(),
+        Ok(None) => "none: no such file".into(),
+        Err(error) => {
+            let failure = Failure::from(error);
+            match &failure.hint {
+                Some(hint) => format!("{failure}; {hint}"),
+                None => failure.to_string(),
+            }
+        }
     }
 }
 
@@ -85,7 +91,7 @@ async fn set_slot(source: &PgConfig, args: &OffsetSetArgs, to: Option<Lsn>) -> R
     let Some(to) = to else { return Ok(Exit::Usage) };
     let session = sql(source).await?;
     let planned = offset::plan_set(&session, source, to).await?;
-    if !args.yes && !agrees(&format!("{planned}. Move it?")) {
+    if !args.yes && !agrees(&format!("{planned}. Move it?"))? {
         return Ok(Exit::Unexpected);
     }
     let now = offset::set(&session, &planned).await?;
@@ -110,7 +116,7 @@ async fn set_file(
             path.display()
         ),
     };
-    if !args.yes && !agrees(&question) {
+    if !args.yes && !agrees(&question)? {
         return Ok(Exit::Unexpected);
     }
     let record = match to {

@@ -61,48 +61,67 @@ impl Config {
     fn describe(&self, command: &RunCommand) -> String {
         let brokers: Vec<String> = self.broker.urls().iter().map(|url| url.redacted()).collect();
         let tables: Vec<String> = self.source.tables.iter().map(ToString::to_string).collect();
-        let (flow, message) = (&command.flow, &command.message);
+        let (flow, message, policy) = (&command.flow, &command.message, &command.policy);
+        let path = |path: &Option<std::path::PathBuf>| {
+            path.as_ref()
+                .map_or_else(|| "none".into(), |path| path.display().to_string())
+        };
+        let list = |list: &[String]| {
+            if list.is_empty() {
+                "none".into()
+            } else {
+                list.join(", ")
+            }
+        };
+        let bytes = |bytes: usize| bytesize::ByteSize(bytes as u64).to_string();
+        let time = |duration| humantime::format_duration(duration).to_string();
         let lines = [
             ("source", self.source.url.redacted()),
+            ("source-password-file", path(&command.source.source_password_file)),
             ("table", tables.join(", ")),
             ("name", self.source.name.clone()),
             ("slot", self.source.slot.clone()),
             ("publication", self.source.publications.join(", ")),
             ("sessions", self.source.application_name.clone()),
             ("broker", brokers.join(", ")),
+            ("broker-password-file", path(&command.broker.broker_password_file)),
             ("exchange", self.mapper.exchange().to_string()),
             ("routing-key", self.mapper.routing_key().to_string()),
-            ("columns needed", self.mapper.required_columns().join(", ")),
             ("preset", message.preset.clone()),
+            ("column", list(&message.column)),
+            ("columns needed", self.mapper.required_columns().join(", ")),
+            ("header", list(&message.header)),
             ("body", message.body.clone()),
-            ("max-message-bytes", self.max_message_bytes.to_string()),
+            (
+                "content-type",
+                message
+                    .content_type
+                    .clone()
+                    .unwrap_or_else(|| "by the payload column's type".into()),
+            ),
+            ("max-message-bytes", bytes(self.max_message_bytes)),
             ("offsets", self.offsets.to_string()),
-            ("order", format!("{:?}", flow.order).to_lowercase()),
-            ("in-flight", flow.in_flight.to_string()),
-            ("in-flight-bytes", self.options.in_flight_bytes.to_string()),
-            ("max-ahead", flow.max_ahead.to_string()),
-            (
-                "confirm-timeout",
-                humantime::format_duration(self.options.confirm_timeout).to_string(),
-            ),
-            (
-                "drain-timeout",
-                humantime::format_duration(self.options.drain_timeout).to_string(),
-            ),
-            (
-                "stall-after",
-                humantime::format_duration(self.stall_after).to_string(),
-            ),
-            ("on-halt", format!("{:?}", command.policy.on_halt).to_lowercase()),
+            ("order", flow.order.clone()),
+            ("in-flight", self.options.in_flight.to_string()),
+            ("in-flight-bytes", bytes(self.options.in_flight_bytes)),
+            ("max-ahead", self.options.max_ahead.to_string()),
+            ("confirm-timeout", time(self.options.confirm_timeout)),
+            ("drain-timeout", time(self.options.drain_timeout)),
+            ("stall-after", time(self.stall_after)),
+            ("on-unroutable", policy.on_unroutable.clone()),
+            ("on-poison", policy.on_poison.clone()),
+            ("on-halt", policy.on_halt.clone()),
             (
                 "listen",
                 self.listen
                     .map_or_else(|| "off".into(), |address| address.to_string()),
             ),
+            ("log", command.log.log.clone()),
+            ("log-format", command.log.log_format.clone()),
         ];
         lines
             .iter()
-            .map(|(name, value)| format!("{name:<18} {value}\n"))
+            .map(|(name, value)| format!("{name:<21} {value}\n"))
             .collect()
     }
 }
@@ -154,6 +173,7 @@ async fn relay(config: Config, progress: Arc<Progress>, signals: Signals) -> End
         SinkOptions {
             connection_name: config.source.application_name.clone(),
             max_message_bytes: config.max_message_bytes,
+            exchange: fixed_exchange(&config.mapper),
         },
     );
     let offsets = Offsets::new(&config.offsets, &config.source, known);
@@ -174,6 +194,11 @@ async fn relay(config: Config, progress: Arc<Progress>, signals: Signals) -> End
         signals.stop(),
     ))
     .await
+}
+
+/// The exchange, where it does not depend on the row: then it is looked up at each connect.
+pub(super) fn fixed_exchange(mapper: &Mapper) -> Option<String> {
+    mapper.exchange().render(|_, _| Err(())).ok()
 }
 
 /// The shape of the table last met, so that what an operator should know of it is said once.

@@ -21,7 +21,7 @@ fn assert_names_the_generation_before(failure: &Failure) {
     assert!(failure.to_string().starts_with("offset file \"/"), "{failure}");
     assert!(hint(failure).contains("1 at 100"), "{}", hint(failure));
     assert!(
-        hint(failure).contains("`tailpost postgres offset set --previous`"),
+        hint(failure).contains("`tailpost postgres offset set --previous --offsets file:"),
         "{}",
         hint(failure)
     );
