@@ -49,6 +49,7 @@ impl Budget {
             };
         }
         self.waiting.store(true, Relaxed);
+        // Nobody closes the semaphore, so that this never fails.
         let permit = Arc::clone(&self.bytes).acquire_many_owned(bytes).await.ok();
         self.waiting.store(false, Relaxed);
         Share { _permit: permit }
