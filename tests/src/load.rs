@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use tailpost_testkit::servers::unique_name;
+use tailpost_testkit::servers::{Instance, unique_name};
 use tailpost_testkit::wait::until;
-use tailpost_testkit::{Consumer, Database, Tailpost, lsn};
+use tailpost_testkit::{Consumer, Database, Stop, Tailpost, lsn};
 use tokio::time::{Instant, sleep};
 
-use crate::{LONG, Scene, scale};
+use crate::{LONG, RECOVERY, Scene, scale};
 
 /// Seeds all that is random in this test: with `TAILPOST_TEST_SEED`, else with a random number. Returns the seed, to be
 /// printed with the figures.
@@ -111,6 +111,32 @@ pub async fn round_trip(scene: &Scene, consumer: &Consumer, limit: Duration) -> 
     })
     .await?;
     Ok(began.elapsed())
+}
+
+/// Lets a random time pass: the moment of a fault, not a wait for something.
+pub async fn some_time(milliseconds: std::ops::Range<u64>) {
+    sleep(Duration::from_millis(fastrand::u64(milliseconds))).await;
+}
+
+/// Kills a server so many times at random moments and starts it again. Returns the longest time until delivery went on.
+///
+/// # Errors
+/// Delivery did not go on within [`RECOVERY`].
+pub async fn kill_repeatedly(
+    server: &Instance,
+    kills: u64,
+    scene: &Scene,
+    consumer: &Consumer,
+) -> Result<Duration> {
+    let mut worst = Duration::ZERO;
+    for _ in 0..kills {
+        some_time(500..2000).await;
+        server.stop(Stop::Kill).await?;
+        some_time(0..2000).await;
+        server.start_again().await?;
+        worst = worst.max(round_trip(scene, consumer, RECOVERY).await?);
+    }
+    Ok(worst)
 }
 
 /// Waits until a metric fulfils `wanted`, and returns it. One that is not there yet does not.

@@ -11,11 +11,11 @@ use anyhow::{Result, ensure};
 use tailpost_testkit::consumer::{QueueKind, declare};
 use tailpost_testkit::servers::kinds;
 use tailpost_testkit::wait::until;
-use tailpost_testkit::{Consumer, Postgres, Proxy, Rabbit, Sampler, Stop, Tailpost, Writer, WriterOptions};
+use tailpost_testkit::{Consumer, Postgres, Proxy, Rabbit, Sampler, Tailpost, Writer, WriterOptions};
 use tailpost_testkit::{shared_postgres, shared_rabbit};
 use tailpost_tests::load::{
-    Resident, Rows, assert_memory, assert_memory_with, commit_marker, ends_with, metric, round_trip, seed,
-    wait_metric,
+    Resident, Rows, assert_memory, assert_memory_with, commit_marker, ends_with, kill_repeatedly, metric,
+    round_trip, seed, some_time, wait_metric,
 };
 use tailpost_tests::{LONG, QUEUE, RECOVERY, Scene, scale};
 use tokio::time::{Instant, sleep};
@@ -37,11 +37,6 @@ fn load() -> WriterOptions {
         transaction_max: 10,
         ..WriterOptions::default()
     }
-}
-
-/// The moments of faults are the test's random choice, not a wait for something.
-async fn some_time(milliseconds: std::ops::Range<u64>) {
-    sleep(Duration::from_millis(fastrand::u64(milliseconds))).await;
 }
 
 async fn scene_with_load() -> Result<(Scene, Consumer, Writer)> {
@@ -71,14 +66,7 @@ async fn delivery_goes_on_by_itself_each_time_the_broker_is_killed() -> Result<(
     let tailpost = scene.run_ready(&[]).await?;
     let writer = Writer::start(&scene.database.url(), load()).await?;
     let kills = scale("BROKER_KILLS", 2);
-    let mut worst = Duration::ZERO;
-    for _ in 0..kills {
-        some_time(500..2000).await;
-        rabbit.stop(Stop::Kill).await?;
-        some_time(0..2000).await;
-        rabbit.start_again().await?;
-        worst = worst.max(round_trip(&scene, &consumer, RECOVERY).await?);
-    }
+    let worst = kill_repeatedly(&rabbit, kills, &scene, &consumer).await?;
     writer.stop().await?;
     let losses = metric(&tailpost, LOSSES).await?;
     let verdict = scene.settle(consumer).await?;

@@ -13,9 +13,11 @@ use tailpost_testkit::servers::{connect, kinds};
 use tailpost_testkit::wait::until;
 use tailpost_testkit::{Consumer, Postgres, Proxy, Sampler, Stop, Tailpost, Writer, WriterOptions};
 use tailpost_testkit::{shared_postgres, shared_rabbit};
-use tailpost_tests::load::{Rows, commit_marker, ends_with, metric, round_trip, seed, wait_metric};
+use tailpost_tests::load::{
+    Rows, commit_marker, ends_with, kill_repeatedly, metric, round_trip, seed, some_time, wait_metric,
+};
 use tailpost_tests::{LONG, Offsets, RECOVERY, Scene, scale};
-use tokio::time::{Instant, sleep};
+use tokio::time::Instant;
 
 const ROWS: &str = "tailpost_rows_read_total";
 const UNSETTLED: &str = "tailpost_events_unsettled";
@@ -30,11 +32,6 @@ fn load() -> WriterOptions {
         transaction_max: 10,
         ..WriterOptions::default()
     }
-}
-
-/// The moments of faults are the test's random choice, not a wait for something.
-async fn some_time(milliseconds: std::ops::Range<u64>) {
-    sleep(Duration::from_millis(fastrand::u64(milliseconds))).await;
 }
 
 async fn private_postgres(args: &[&str]) -> Result<Postgres> {
@@ -58,14 +55,7 @@ async fn survives_kills_of_the_database(offsets: Offsets) -> Result<()> {
     let writer = Writer::start(&scene.database.url(), load()).await?;
     let sampler = Sampler::start(&scene.database.url(), &scene.slot);
     let kills = scale("DATABASE_KILLS", 2);
-    let mut worst = Duration::ZERO;
-    for _ in 0..kills {
-        some_time(500..2000).await;
-        postgres.stop(Stop::Kill).await?;
-        some_time(0..2000).await;
-        postgres.start_again().await?;
-        worst = worst.max(round_trip(&scene, &consumer, RECOVERY).await?);
-    }
+    let worst = kill_repeatedly(&postgres, kills, &scene, &consumer).await?;
     writer.stop().await?;
     sampler.finish().await?;
     let losses = metric(&tailpost, LOSSES).await?;

@@ -65,11 +65,6 @@ impl SqlSession {
         &self.client
     }
 
-    /// Returns the client for what needs it alone, such as a transaction.
-    pub fn client_mut(&mut self) -> &mut Client {
-        &mut self.client
-    }
-
     /// Returns where the session leads, for [`connect_to`](super::connect_to).
     pub fn host(&self) -> &HostLabel {
         &self.host
